@@ -1,0 +1,43 @@
+"""Ring and line collectives and pipeline parallelism for JAX, as schedules.
+
+Data moves only between neighbours, and the order it moves in is a schedule: plain data that is
+checked, executed, simulated and drawn. Names are loaded when first used, so importing this
+package starts no JAX work.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ringline import schedules as schedules
+    from ringline.collectives import all_gather as all_gather
+    from ringline.pipeline import pipeline as pipeline
+    from ringline.schedule import CollectiveSchedule as CollectiveSchedule
+    from ringline.schedule import PipelineSchedule as PipelineSchedule
+    from ringline.schedule import Program as Program
+    from ringline.schedule import ScheduleError as ScheduleError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "all_gather": "ringline.collectives",
+    "pipeline": "ringline.pipeline",
+    "CollectiveSchedule": "ringline.schedule",
+    "PipelineSchedule": "ringline.schedule",
+    "Program": "ringline.schedule",
+    "ScheduleError": "ringline.schedule",
+}
+
+__all__ = ["__version__", "schedules", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "schedules":
+        return import_module("ringline.schedules")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,21 @@
+"""Schedules as plain data: what moves and runs where, in which order.
+
+`CollectiveSchedule` and `PipelineSchedule` both lower to a `Program`, which is what everything
+else reads. Nothing here needs JAX.
+"""
+
+from ringline.schedule._check import check_program as check_program
+from ringline.schedule._errors import ScheduleError as ScheduleError
+from ringline.schedule._generators import circular as circular
+from ringline.schedule._generators import linear as linear
+from ringline.schedule._pipeline import Action as Action
+from ringline.schedule._pipeline import PipelineSchedule as PipelineSchedule
+from ringline.schedule._program import Compute as Compute
+from ringline.schedule._program import Instruction as Instruction
+from ringline.schedule._program import Program as Program
+from ringline.schedule._program import Receive as Receive
+from ringline.schedule._program import Send as Send
+from ringline.schedule._program import Value as Value
+from ringline.schedule._text import parse_pipeline as parse_pipeline
+from ringline.schedule._ticks import Placed as Placed
+from ringline.schedule._ticks import place_on_ticks as place_on_ticks
