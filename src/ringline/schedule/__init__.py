@@ -16,6 +16,7 @@ from ringline.schedule._program import Program as Program
 from ringline.schedule._program import Receive as Receive
 from ringline.schedule._program import Send as Send
 from ringline.schedule._program import Value as Value
+from ringline.schedule._slots import allocate_slots as allocate_slots
 from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks
