@@ -4,7 +4,10 @@
 else reads. Nothing here needs JAX.
 """
 
+from ringline.schedule._all_gather import all_gather as all_gather
 from ringline.schedule._check import check_program as check_program
+from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
+from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
 from ringline.schedule._generators import circular as circular
 from ringline.schedule._generators import linear as linear

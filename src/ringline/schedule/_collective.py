@@ -1,0 +1,283 @@
+"""`CollectiveSchedule`: who sends which stripe to which neighbour at each step, as data.
+
+Every device starts with one *stripe* and a stripe is cut into equal *pieces*, the unit that moves.
+A `Transfer` gives a run of pieces of one stripe to a neighbour; what arrives in one step can be
+sent on from the next step (store and forward).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from ringline.schedule._check import check_program
+from ringline.schedule._collective_text import draw_grid, parse_text, print_text
+from ringline.schedule._errors import ScheduleError
+from ringline.schedule._program import Instruction, Program, Receive, Send, Value
+from ringline.topology import Line, Ring
+
+UP, DOWN = 1, -1
+
+
+class Transfer(NamedTuple):
+    """At `step`, `source` sends pieces `first` to `stop - 1` of `stripe` to its neighbour.
+
+    `direction` is +1 (to the next device) or -1 (to the previous one); `channel` is the queue of
+    that link. The text form is `2>3 c0 s1[0:2]`: device 2 gives device 3, over channel 0, pieces
+    0 and 1 of the stripe that device 1 started with.
+    """
+
+    step: int
+    source: int
+    direction: int
+    channel: int
+    stripe: int
+    first: int
+    stop: int
+
+    @property
+    def lane(self) -> tuple[int, int]:
+        """(direction, channel): transfers of different lanes never wait for each other."""
+        return (self.direction, self.channel)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSchedule:
+    """The sends of one collective, by step, direction and channel.
+
+    Attributes:
+        name: the collective, such as `all-gather`.
+        topology: the ring or line whose links are used.
+        directions: 1 or 2, how many directions of a link are in use at the same time.
+        channels: independent queues of each directed link.
+        pieces: how many pieces a stripe is cut into.
+        transfers: every send, ordered by step.
+
+    Example:
+        >>> from ringline.schedule import all_gather
+        >>> from ringline.topology import Ring
+        >>> schedule = all_gather(Ring(3), directions=2)
+        >>> print(schedule)
+        all-gather on a ring of 3, 2 directions, 1 channel: 1 step, 1 stripe on the busiest link
+        device 0 | >0 <0
+        device 1 | >1 <1
+        device 2 | >2 <2
+        >>> CollectiveSchedule.from_text(schedule.to_text()) == schedule
+        True
+    """
+
+    name: str
+    topology: Ring | Line
+    directions: int
+    channels: int
+    pieces: int
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many devices take part, n."""
+        return self.topology.devices
+
+    @property
+    def steps(self) -> int:
+        """How many steps, each one hop long."""
+        return 1 + max((transfer.step for transfer in self.transfers), default=-1)
+
+    def by_step(self) -> Iterator[tuple[Transfer, ...]]:
+        """Yield the transfers of each step."""
+        steps: list[list[Transfer]] = [[] for _ in range(self.steps)]
+        for transfer in self.transfers:
+            steps[transfer.step].append(transfer)
+        yield from map(tuple, steps)
+
+    def target(self, transfer: Transfer) -> int:
+        """The device that receives `transfer`.
+
+        Raises:
+            ScheduleError: when the topology has no such link.
+        """
+        target = self.topology.neighbour(transfer.source, transfer.direction)
+        if target is None:
+            past = transfer.source + transfer.direction
+            raise ScheduleError(
+                f"step {transfer.step}: device {transfer.source} is not connected to device "
+                f"{past} on a {type(self.topology).__name__.lower()} of {self.devices}; drop that "
+                "send or use a ring",
+                device=transfer.source,
+                step=transfer.step,
+            )
+        return target
+
+    def stripes_per_link(self) -> dict[tuple[int, int], Fraction]:
+        """Stripes that each directed link (source, target) carries in all."""
+        pieces: Counter[tuple[int, int]] = Counter(dict.fromkeys(self.topology.links(), 0))
+        for transfer in self.transfers:
+            pieces[transfer.source, self.target(transfer)] += transfer.stop - transfer.first
+        return {link: Fraction(count, self.pieces) for link, count in pieces.items()}
+
+    def bytes_per_link(self, gathered_bytes: int) -> dict[tuple[int, int], float]:
+        """Bytes over each directed link when all stripes together are `gathered_bytes`."""
+        stripe_bytes = Fraction(gathered_bytes, self.devices)
+        return {
+            link: float(stripes * stripe_bytes) for link, stripes in self.stripes_per_link().items()
+        }
+
+    def busiest_link_bytes(self, gathered_bytes: int) -> float:
+        """Bytes over the busiest directed link, which bound the time from below."""
+        return max(self.bytes_per_link(gathered_bytes).values(), default=0.0)
+
+    def program(self) -> Program:
+        """Lower to ordered sends and receives for each device.
+
+        In a step a device sends one piece of every lane, then receives one of every lane, and so
+        on: with one slot per channel nothing waits for a later send.
+        """
+        rows: list[list[Instruction]] = [[] for _ in range(self.devices)]
+        for transfers in self.by_step():
+            for offset in range(max((t.stop - t.first for t in transfers), default=0)):
+                moving = [t for t in transfers if t.first + offset < t.stop]
+                for transfer in moving:
+                    rows[transfer.source].append(
+                        Send(
+                            Value("stripe", transfer.stripe, transfer.first + offset),
+                            self.target(transfer),
+                            transfer.channel,
+                            step=transfer.step,
+                        )
+                    )
+                for transfer in moving:
+                    rows[self.target(transfer)].append(
+                        Receive(
+                            Value("stripe", transfer.stripe, transfer.first + offset),
+                            transfer.source,
+                            transfer.channel,
+                            step=transfer.step,
+                        )
+                    )
+        stripes = [
+            tuple(Value("stripe", stripe, piece) for piece in range(self.pieces))
+            for stripe in range(self.devices)
+        ]
+        everything = tuple(value for stripe in stripes for value in stripe)
+        return Program(
+            rows=tuple(tuple(row) for row in rows),
+            initial=tuple(stripes),
+            final=(everything,) * self.devices,
+        )
+
+    def validate(self) -> None:
+        """Prove that every device ends with every stripe, over existing links, without a hang.
+
+        Raises:
+            ScheduleError: with the device and step of the first fault.
+        """
+        self._validate_fields()
+        lanes: set[tuple[int, int, int, int]] = set()
+        for transfer in self.transfers:
+            self._validate_transfer(transfer)
+            lane = (transfer.step, transfer.source, *transfer.lane)
+            if lane in lanes:
+                raise _fault(transfer, "sends twice on one channel; put one of them a step later")
+            lanes.add(lane)
+        self._validate_forwarding()
+        check_program(self.program(), capacity=1)
+
+    def _validate_fields(self) -> None:
+        if self.directions not in (1, 2):
+            raise ScheduleError(f"directions must be 1 or 2, got {self.directions}")
+        if self.channels < 1 or self.pieces < 1:
+            raise ScheduleError(
+                f"channels and pieces must be at least 1, got {self.channels} and {self.pieces}"
+            )
+        steps = [transfer.step for transfer in self.transfers]
+        if steps != sorted(steps) or (steps and steps[0] < 0):
+            raise ScheduleError("transfers must be ordered by step, from 0; sort them")
+
+    def _validate_transfer(self, transfer: Transfer) -> None:
+        if not 0 <= transfer.source < self.devices:
+            raise _fault(transfer, f"is not one of the {self.devices} devices")
+        if transfer.direction not in (UP, DOWN):
+            raise _fault(transfer, f"has direction {transfer.direction}; expected 1 or -1")
+        if not 0 <= transfer.channel < self.channels:
+            raise _fault(
+                transfer, f"sends on channel {transfer.channel}; expected 0 to {self.channels - 1}"
+            )
+        if not (0 <= transfer.stripe < self.devices):
+            raise _fault(
+                transfer, f"sends stripe {transfer.stripe}; expected 0 to {self.devices - 1}"
+            )
+        if not 0 <= transfer.first < transfer.stop <= self.pieces:
+            raise _fault(
+                transfer,
+                f"sends pieces {transfer.first}:{transfer.stop} of a stripe of {self.pieces}; "
+                "expected a run of at least one of them",
+            )
+        self.target(transfer)
+
+    def _validate_forwarding(self) -> None:
+        """A piece must have arrived in an earlier step than the one it is sent in."""
+        arrived = {
+            (device, device, piece): -1
+            for device in range(self.devices)
+            for piece in range(self.pieces)
+        }
+        for transfer in self.transfers:
+            for piece in range(transfer.first, transfer.stop):
+                here = (transfer.source, transfer.stripe, piece)
+                if arrived.get(here, transfer.step) >= transfer.step:
+                    raise _fault(
+                        transfer,
+                        f"sends piece {piece} of stripe {transfer.stripe}, which has not arrived; "
+                        "send it in a later step",
+                    )
+                there = (self.target(transfer), transfer.stripe, piece)
+                if there in arrived:
+                    raise _fault(
+                        transfer,
+                        f"sends piece {piece} of stripe {transfer.stripe} to device {there[0]}, "
+                        "which has it already; drop that send",
+                    )
+                arrived[there] = transfer.step
+
+    def to_text(self) -> str:
+        """The schedule as text that `from_text` reads back.
+
+        Example:
+            >>> from ringline.schedule import all_gather
+            >>> from ringline.topology import Line
+            >>> print(all_gather(Line(2), directions=2).to_text(), end="")
+            all-gather line devices=2 directions=2 channels=1 pieces=1
+            0: 0>1 c0 s0[0:1], 1<0 c0 s1[0:1]
+        """
+        return print_text(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> "CollectiveSchedule":
+        """Read the text form: a header line, then one line `step: transfers` for each step.
+
+        Args:
+            text: as printed by `to_text`. Empty lines are skipped. The schedule is not validated.
+
+        Raises:
+            ScheduleError: with the first line that cannot be read, or the pair of devices that
+                are no neighbours.
+        """
+        header, rows = parse_text(text)
+        transfers = tuple(Transfer(*row) for row in rows)
+        return cls(transfers=transfers, **header)
+
+    def __str__(self) -> str:
+        """A grid: one row per device, one column per step, `>2[0:1]` sends stripe 2's piece 0 up.
+
+        The pieces are left out where the whole stripe is sent.
+        """
+        return draw_grid(self)
+
+
+def _fault(transfer: Transfer, message: str) -> ScheduleError:
+    return ScheduleError(
+        f"step {transfer.step}: device {transfer.source} {message}",
+        device=transfer.source,
+        step=transfer.step,
+    )
