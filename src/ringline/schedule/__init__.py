@@ -5,12 +5,15 @@ else reads. Nothing here needs JAX.
 """
 
 from ringline.schedule._all_gather import all_gather as all_gather
+from ringline.schedule._breadth_first import circular as circular
+from ringline.schedule._breadth_first import linear as linear
 from ringline.schedule._check import check_program as check_program
 from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
 from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
-from ringline.schedule._generators import circular as circular
-from ringline.schedule._generators import linear as linear
+from ringline.schedule._one_f_one_b import eager_one_f_one_b as eager_one_f_one_b
+from ringline.schedule._one_f_one_b import interleaved_one_f_one_b as interleaved_one_f_one_b
+from ringline.schedule._one_f_one_b import one_f_one_b as one_f_one_b
 from ringline.schedule._pipeline import Action as Action
 from ringline.schedule._pipeline import PipelineSchedule as PipelineSchedule
 from ringline.schedule._program import Compute as Compute
@@ -23,3 +26,7 @@ from ringline.schedule._slots import allocate_slots as allocate_slots
 from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks
+from ringline.schedule._v_shape import dualpipe_v as dualpipe_v
+from ringline.schedule._v_shape import zero_bubble_v as zero_bubble_v
+from ringline.schedule._zero_bubble import zero_bubble_h1 as zero_bubble_h1
+from ringline.schedule._zero_bubble import zero_bubble_h2 as zero_bubble_h2

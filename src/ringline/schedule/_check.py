@@ -7,12 +7,18 @@ and receives only on an empty one.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
 
 
-def check_program(program: Program, *, capacity: int | None = None) -> None:
+def check_program(
+    program: Program,
+    *,
+    capacity: int | None = None,
+    steps: Sequence[Sequence[int]] | None = None,
+) -> None:
     """Raise `ScheduleError` at the first fault of `program`.
 
     Checks that every value read is held by the device, that nothing is written
@@ -23,6 +29,8 @@ def check_program(program: Program, *, capacity: int | None = None) -> None:
         program: the instructions of every device.
         capacity: how many values a channel holds between sender and receiver before a send
             blocks; None for no limit; 0 for rendezvous, where a send waits for its receive.
+        steps: what each instruction of each device is called in messages; None for its place
+            among the device's instructions.
 
     Raises:
         ScheduleError: with `device` and `step` of the first fault.
@@ -31,15 +39,21 @@ def check_program(program: Program, *, capacity: int | None = None) -> None:
         >>> from ringline.schedule import linear, check_program
         >>> check_program(linear(stages=4, microbatches=8).program())
     """
-    _Run(program, capacity).to_end()
+    _Run(program, capacity, steps).to_end()
 
 
 class _Run:
     """One greedy run of a program, every device one thread."""
 
-    def __init__(self, program: Program, capacity: int | None):
+    def __init__(
+        self,
+        program: Program,
+        capacity: int | None,
+        steps: Sequence[Sequence[int]] | None,
+    ):
         self.program = program
         self.capacity = capacity
+        self.steps = steps or [range(len(row)) for row in program.rows]
         self.position = [0] * program.devices
         self.held: list[set[Value]] = [set(values) for values in program.initial]
         self.channels: dict[tuple[int, int, int], deque[Value]] = {}
@@ -77,21 +91,20 @@ class _Run:
     def _require_held(self, device: int, step: int, instruction: Instruction) -> None:
         for value in instruction.reads:
             if value not in self.held[device]:
-                raise ScheduleError(
-                    f"stage {device} step {step}: {instruction} reads {value}, which the stage "
-                    "does not hold there; move it after the step that makes or receives it",
-                    device=device,
-                    step=step,
+                raise self._fault(
+                    device,
+                    step,
+                    f"{instruction} reads {value}, which the stage does not hold there; move it "
+                    "after the step that makes or receives it",
                 )
 
     def _write(self, device: int, step: int, instruction: Instruction) -> None:
         for value in instruction.writes:
             if value in self.held[device]:
-                raise ScheduleError(
-                    f"stage {device} step {step}: {instruction} writes {value} a second time; "
-                    "remove one of the two",
-                    device=device,
-                    step=step,
+                raise self._fault(
+                    device,
+                    step,
+                    f"{instruction} writes {value} a second time; remove one of the two",
                 )
             self.held[device].add(value)
 
@@ -121,32 +134,34 @@ class _Run:
         if not queue:
             return False
         if queue[0] != receive.value:
-            raise ScheduleError(
-                f"stage {device} step {step}: {receive} expects {receive.value} from stage "
-                f"{receive.peer}, but {queue[0]} was sent first on channel {receive.channel}; "
-                "put the two stages' transfers in the same order",
-                device=device,
-                step=step,
+            raise self._fault(
+                device,
+                step,
+                f"{receive} expects {receive.value} from stage {receive.peer}, but {queue[0]} was "
+                f"sent first on channel {receive.channel}; put the two stages' transfers in the "
+                "same order",
             )
         queue.popleft()
         self._write(device, step, receive)
         return True
 
+    def _fault(self, device: int, step: int, what: str) -> ScheduleError:
+        named = self.steps[device][step]
+        return ScheduleError(f"stage {device} step {named}: {what}", device=device, step=named)
+
     def _finished(self) -> None:
         rows = self.program.rows
         stuck = [d for d in range(len(rows)) if self.position[d] < len(rows[d])]
         if stuck:
-            device = stuck[0]
-            step = self.position[device]
             waits = "; ".join(
-                f"stage {d} step {self.position[d]} waits at {rows[d][self.position[d]]} "
-                f"for stage {_peer(rows[d][self.position[d]])}"
+                f"stage {d} step {self.steps[d][self.position[d]]} waits at "
+                f"{rows[d][self.position[d]]} for stage {_peer(rows[d][self.position[d]])}"
                 for d in stuck
             )
-            raise ScheduleError(
-                f"stage {device} step {step}: deadlock, no stage can go on: {waits}",
-                device=device,
-                step=step,
+            raise self._fault(
+                stuck[0],
+                self.position[stuck[0]],
+                f"deadlock, no stage can go on: {waits}",
             )
         for (source, target, channel), queue in self.channels.items():
             if queue:

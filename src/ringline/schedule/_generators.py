@@ -1,101 +1,68 @@
-"""The pipeline schedules that the field uses, made for any number of stages and microbatches."""
+"""What the generators share: the order of units, checks of counts, and dropping padding."""
 
-from ringline.schedule._pipeline import Action, PipelineSchedule, looped, rows_of
+from collections.abc import Iterable
+from itertools import pairwise
 
+from ringline.schedule._pipeline import Action
 
-def linear(
-    stages: int = 4, microbatches: int = 8, *, layers_per_stage: int | tuple[int, ...] | None = None
-) -> PipelineSchedule:
-    r"""All forwards, then all backwards in reverse: fill and drain, known as GPipe.
-
-    With F and B the time of a forward and a backward of one stage and p stages, the longest
-    stage idles $(p - 1)(F + B)$ and every stage keeps m activations.
-
-    Args:
-        stages: p, at least 1.
-        microbatches: m, at least 1; it need not be a multiple of p.
-        layers_per_stage: see `PipelineSchedule`.
-
-    Returns:
-        The schedule, forward and backward.
-
-    Raises:
-        ValueError: for a count below 1.
-
-    Example:
-        >>> print(linear(stages=2, microbatches=3))
-        linear: 2 stages, 3 microbatches, 1 repeats; 8 units, 25.0% idle
-        stage 0 | 0F0 0F1 0F2   .   . 0B2 0B1 0B0
-        stage 1 |   . 1F0 1F1 1F2 1B2 1B1 1B0   .
-
-    References:
-        Huang et al., GPipe, arXiv 1811.06965, figure 2c.
-    """
-    return _breadth_first("linear", stages, microbatches, 1, layers_per_stage)
-
-
-def circular(
-    stages: int = 4,
-    microbatches: int = 8,
-    repeats: int = 2,
-    *,
-    layers_per_stage: int | tuple[int, ...] | None = None,
-) -> PipelineSchedule:
-    r"""Every stage holds `repeats` chunks and data goes around the ring once for each.
-
-    All microbatches go through a stage's first chunk before any goes through its second
-    (breadth first); the backward is the exact reverse. With F and B the time of the whole
-    stage, the longest stage idles $(p - 1)(F + B)/v$ when $m \ge p$, v times less than
-    `linear`, for v times the transfers; every stage keeps m v activations.
-
-    Args:
-        stages: p, at least 1.
-        microbatches: m, at least 1; below p the ring waits for itself.
-        repeats: v, at least 1; one repeat is `linear`.
-        layers_per_stage: layers in each chunk, see `PipelineSchedule`.
-
-    Returns:
-        The schedule, forward and backward.
-
-    Raises:
-        ValueError: for a count below 1.
-
-    Example:
-        >>> print(circular(stages=2, microbatches=2, repeats=2).forward())
-        circular: 2 stages, 2 microbatches, 2 repeats; 5 units, 20.0% idle
-        stage 0 | 0F0 0F1 2F0 2F1   .
-        stage 1 |   . 1F0 1F1 3F0 3F1
-
-    References:
-        Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 3.
-    """
-    return _breadth_first("circular", stages, microbatches, repeats, layers_per_stage)
-
-
-def _breadth_first(
-    name: str,
-    stages: int,
-    microbatches: int,
-    repeats: int,
-    layers_per_stage: int | tuple[int, ...] | None,
-) -> PipelineSchedule:
-    require_counts(name, stages=stages, microbatches=microbatches, repeats=repeats)
-    rows = []
-    for stage in range(stages):
-        forward = [
-            Action(repeat * stages + stage, "F", microbatch)
-            for repeat in range(repeats)
-            for microbatch in range(microbatches)
-        ]
-        backward = [Action(a.chunk, "B", a.microbatch) for a in reversed(forward)]
-        rows.append(forward + backward)
-    return PipelineSchedule(
-        name, rows_of(rows), microbatches, looped(stages, repeats), layers_per_stage
-    )
+Layers = int | tuple[int, ...] | None
 
 
 def require_counts(name: str, **counts: int) -> None:
     """Raise ValueError unless every count is a whole number of at least 1."""
     for what, count in counts.items():
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name}: {what} must be a whole number of at least 1, got {count!r}")
+
+
+def require_repeats(name: str, repeats: int, wanted: int, instead: str) -> None:
+    """Raise ValueError unless `repeats` is the only number that this order is made for."""
+    if repeats != wanted:
+        raise ValueError(
+            f"{name}: repeats must be {wanted}, got {repeats!r}; use {instead} for other numbers"
+        )
+
+
+def groups(microbatches: int, stages: int) -> list[range]:
+    """The microbatches cut into runs of at least `stages` each, as even as they come.
+
+    A stage takes one run through a chunk before it turns to its next chunk. A run as long as
+    the pipeline comes back to the first stage just when that is done with it; a shorter one
+    would make it wait. With fewer microbatches than stages there is one run.
+    """
+    count = max(1, microbatches // stages)
+    base, extra = divmod(microbatches, count)
+    starts = [run * base + min(run, extra) for run in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+def units(
+    stage: int, stages: int, microbatches: int, repeats: int, *, backward: bool
+) -> list[tuple[int, int]]:
+    """The (chunk, microbatch) of a stage in depth-first order, which is the same for all stages.
+
+    Runs of microbatches in order; in a run every chunk in turn, the last one first for the
+    backward.
+    """
+    rounds = range(repeats - 1, -1, -1) if backward else range(repeats)
+    return [
+        (repeat * stages + stage, microbatch)
+        for run in groups(microbatches, stages)
+        for repeat in rounds
+        for microbatch in run
+    ]
+
+
+def without_padding(
+    rows: Iterable[Iterable[tuple[Action, ...]]], microbatches: int
+) -> list[list[tuple[Action, ...]]]:
+    """Rows of cells made for more microbatches, cut down.
+
+    Microbatches wait for each other only through the order of a row, so leaving some out of
+    every row keeps a legal order legal.
+    """
+    kept = [
+        [tuple(action for action in cell if action.microbatch < microbatches) for cell in row]
+        for row in rows
+    ]
+    return [[cell for cell in row if cell] for row in kept]

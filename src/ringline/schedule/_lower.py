@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
 
@@ -11,17 +12,26 @@ FORWARD_CHANNEL, BACKWARD_CHANNEL = 0, 1
 
 
 def lower_pipeline(
-    rows: Iterable[Iterable[Action]], stage_of: Sequence[int], microbatches: int
+    rows: Iterable[Iterable[Action]],
+    stage_of: Sequence[int],
+    microbatches: int,
+    *,
+    joined: Sequence[Sequence[int]] = (),
+    directions: int = 1,
 ) -> Program:
     """The program of a pipeline whose stage `s` runs the (chunk, op, microbatch) of `rows[s]`.
 
     A result that a neighbouring chunk needs on another stage is sent right after it is made. It
     is received right before the operation that reads it, or earlier where a later transfer of
     the same channel is read first: channels keep their order. Forward and backward transfers
-    use channels 0 and 1, so neither waits behind the other.
+    use channels 0 and 1, so neither waits behind the other. `joined` and `directions` are those
+    of `PipelineSchedule`.
     """
     table = [list(row) for row in rows]
-    computes = [[_compute(action, len(stage_of)) for action in row] for row in table]
+    span = len(stage_of) // directions
+    computes = [[compute_of(action, len(stage_of), span) for action in row] for row in table]
+    for row, steps in zip(computes, joined):
+        _join(row, steps)
     sends = [[_sends(compute, stage_of) for compute in row] for row in computes]
     arriving: dict[tuple[int, int, int], deque[Receive]] = defaultdict(deque)
     for stage, row in enumerate(sends):
@@ -30,16 +40,30 @@ def lower_pipeline(
             receive = Receive(send.value, stage, send.channel, op)
             arriving[send.peer, send.channel, stage].append(receive)
     lowered = [
-        _lower_row(stage, computes[stage], sends[stage], arriving, stage_of)
+        _lower_row(stage, computes[stage], sends[stage], arriving, stage_of, span)
         for stage in range(len(table))
     ]
     initial: list[tuple[Value, ...]] = [()] * len(table)
     final: list[tuple[Value, ...]] = [()] * len(table)
-    initial[stage_of[0]] = tuple(Value("activation", 0, i) for i in range(microbatches))
+    for first in range(0, len(stage_of), span):
+        inputs = tuple(Value("activation", first, i) for i in range(microbatches))
+        initial[stage_of[first]] += inputs
     if all(op == "F" for row in table for _, op, _ in row):
         outputs = tuple(Value("activation", len(stage_of), i) for i in range(microbatches))
         final[stage_of[-1]] = outputs
     return Program(tuple(lowered), tuple(initial), tuple(final))
+
+
+def _join(computes: list[Compute], steps: Sequence[int]) -> None:
+    """Make each of `steps` and the step after it one: both begin when both can, both give
+    their results when both are done.
+    """
+    for step in steps:
+        one, two = computes[step : step + 2]
+        kept = tuple(value for value in one.writes if value.kind in ("residual", "handover"))
+        given = tuple(value for value in one.writes if value not in kept)
+        computes[step] = replace(one, reads=(*one.reads, *two.reads), writes=kept)
+        computes[step + 1] = replace(two, writes=(*given, *two.writes))
 
 
 def _lower_row(
@@ -48,12 +72,13 @@ def _lower_row(
     sends: list[list[Send]],
     arriving: dict[tuple[int, int, int], deque[Receive]],
     stage_of: Sequence[int],
+    span: int,
 ) -> tuple[Instruction, ...]:
     out: list[Instruction] = []
     received: set[Value] = set()
     for compute, outgoing in zip(computes, sends):
         for value in compute.reads:
-            source = _made_on(value, stage_of)
+            source = made_on(value, stage_of, span)
             if source is None or source == stage or value in received:
                 continue
             channel = FORWARD_CHANNEL if value.kind == "activation" else BACKWARD_CHANNEL
@@ -71,17 +96,23 @@ def _lower_row(
     return tuple(out)
 
 
-def _compute(action: Action, chunks: int) -> Compute:
-    """What one action reads and writes. A last chunk's backward starts from its own loss."""
+def compute_of(action: Action, chunks: int, span: int) -> Compute:
+    """What one action reads and writes; each `span` chunks are a pipeline of their own.
+
+    A last chunk's backward starts from its own loss.
+    """
     chunk, op, i = action
+    first, last = chunk % span == 0, chunk % span == span - 1
     residual = Value("residual", chunk, i)
     handover = Value("handover", chunk, i)
-    cotangent_in = (Value("cotangent", chunk, i),) if chunk < chunks - 1 else ()
-    cotangent_out = (Value("cotangent", chunk - 1, i),) if chunk > 0 else ()
+    cotangent_in = () if last else (Value("cotangent", chunk, i),)
+    cotangent_out = () if first else (Value("cotangent", chunk - 1, i),)
     match op:
         case "F":
             reads = (Value("activation", chunk, i),)
-            writes = (Value("activation", chunk + 1, i), residual)
+            output = Value("activation", chunk + 1, i)
+            # The end of one pipeline is no input of the next.
+            writes = (residual,) if last and chunk < chunks - 1 else (output, residual)
         case "B":
             reads, writes = (residual, *cotangent_in), cotangent_out
         case "I":
@@ -91,16 +122,16 @@ def _compute(action: Action, chunks: int) -> Compute:
     return Compute(op, chunk, i, reads, writes)
 
 
-def _made_on(value: Value, stage_of: Sequence[int]) -> int | None:
+def made_on(value: Value, stage_of: Sequence[int], span: int) -> int | None:
     """The stage whose computation makes an activation or cotangent; None for an input."""
-    if value.kind == "activation" and value.index > 0:
+    if value.kind == "activation" and value.index % span:
         return stage_of[value.index - 1]
-    if value.kind == "cotangent":
+    if value.kind == "cotangent" and value.index < len(stage_of) - 1:
         return stage_of[value.index + 1]
     return None
 
 
-def _read_on(value: Value, stage_of: Sequence[int]) -> int | None:
+def read_on(value: Value, stage_of: Sequence[int]) -> int | None:
     """The stage whose computation reads an activation or cotangent; None for an output."""
     if value.kind in ("activation", "cotangent") and value.index < len(stage_of):
         return stage_of[value.index]
@@ -111,7 +142,7 @@ def _sends(compute: Compute, stage_of: Sequence[int]) -> list[Send]:
     here = stage_of[compute.index] if 0 <= compute.index < len(stage_of) else None
     sends = []
     for value in compute.writes:
-        target = _read_on(value, stage_of)
+        target = read_on(value, stage_of)
         if target is None or target == here:
             continue
         if value.kind == "activation":

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ringline.schedule._check import check_program
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._lower import lower_pipeline
-from ringline.schedule._program import Program
+from ringline.schedule._program import Compute, Instruction, Program, Send
 
 
 class Action(NamedTuple):
@@ -49,6 +49,10 @@ class PipelineSchedule:
         stage_of: for each chunk in model order, the stage that holds it.
         layers_per_stage: layers in each chunk: one number for all, one for each chunk, or None
             to spread the layers of the data evenly.
+        joined: for each stage, the steps that run side by side with the step after them, as one:
+            `(0F7;7B3)OVERLAP_F_B` in the text form. Empty for none.
+        directions: into how many equal parts the chunks are cut, each a pipeline of its own
+            with its own input and loss; 2 for DualPipe, which runs two copies of the model.
 
     Example:
         >>> from ringline import schedules
@@ -64,6 +68,8 @@ class PipelineSchedule:
     microbatches: int
     stage_of: tuple[int, ...]
     layers_per_stage: int | tuple[int, ...] | None = None
+    joined: tuple[tuple[int, ...], ...] = ()
+    directions: int = 1
 
     @property
     def stages(self) -> int:
@@ -95,7 +101,11 @@ class PipelineSchedule:
     def forward(self) -> "PipelineSchedule":
         """The same schedule with its forward actions only."""
         rows = tuple(tuple(a for a in row if a.op == "F") for row in self.rows)
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, joined=())
+
+    def one_by_one(self) -> "PipelineSchedule":
+        """The same schedule without `joined`: each action begins and ends by itself."""
+        return replace(self, joined=())
 
     def program(self) -> Program:
         """Lower to the instructions of each stage, sends and receives included."""
@@ -103,7 +113,13 @@ class PipelineSchedule:
 
     @cached_property
     def _program(self) -> Program:
-        return lower_pipeline(self.rows, self.stage_of, self.microbatches)
+        return lower_pipeline(
+            self.rows,
+            self.stage_of,
+            self.microbatches,
+            joined=self.joined,
+            directions=self.directions,
+        )
 
     def validate(self) -> None:
         """Raise `ScheduleError` at the first fault, naming its stage and step.
@@ -112,7 +128,8 @@ class PipelineSchedule:
         that holds it, after what it reads; and that no run hangs.
         """
         self._validate_rows()
-        check_program(self.program())
+        program = self.program()
+        check_program(program, steps=[_steps_of(row) for row in program.rows])
 
     def peak_activations(self) -> tuple[int, ...]:
         """For each stage, the most chunk activations in flight: forward done, backward not."""
@@ -160,7 +177,13 @@ class PipelineSchedule:
 
     def to_csv(self) -> str:
         """The text form: one line per stage, its actions separated by commas."""
-        return "".join(",".join(map(str, row)) + "\n" for row in self.rows)
+        lines = []
+        for stage, row in enumerate(self.rows):
+            cells = list(map(str, row))
+            for step in reversed(self.joined[stage] if self.joined else ()):
+                cells[step : step + 2] = [f"({cells[step]};{cells[step + 1]})OVERLAP_F_B"]
+            lines.append(",".join(cells) + "\n")
+        return "".join(lines)
 
     def __str__(self) -> str:
         from ringline.schedule._grid import grid
@@ -233,3 +256,29 @@ def looped(stages: int, repeats: int) -> tuple[int, ...]:
 def rows_of(rows: Iterable[Iterable[Action]]) -> tuple[tuple[Action, ...], ...]:
     """Freeze rows built as lists."""
     return tuple(tuple(row) for row in rows)
+
+
+def cells_of(
+    rows: Iterable[Iterable[tuple[Action, ...]]],
+) -> tuple[tuple[tuple[Action, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Rows, and the steps joined with the next, from cells of one action or two joined ones."""
+    flat, joined = [], []
+    for row in rows:
+        actions: list[Action] = []
+        steps = []
+        for cell in row:
+            steps += [len(actions)] if len(cell) == 2 else []
+            actions += cell
+        flat.append(tuple(actions))
+        joined.append(tuple(steps))
+    return tuple(flat), tuple(joined) if any(joined) else ()
+
+
+def _steps_of(row: Iterable[Instruction]) -> list[int]:
+    """For each instruction, the action it belongs to: its own, or that it sends or reads for."""
+    steps = []
+    before = 0
+    for instruction in row:
+        steps.append(before - isinstance(instruction, Send))
+        before += isinstance(instruction, Compute)
+    return steps

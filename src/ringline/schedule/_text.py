@@ -10,25 +10,34 @@ Grammar of a cell:
     upkeep   = CHUNK ("UNSHARD" | "RESHARD" | "REDUCE_GRAD")
 
 An empty cell is a wait. Waits, transfers and upkeep are no part of a schedule: they follow from
-it, and `program()` puts them back. A compound is its two actions, in order.
+it, and `program()` puts them back; `parse_program` reads a table with its transfers as it is. A
+compound is its two actions, in order and joined.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringline.schedule._errors import ScheduleError
-from ringline.schedule._pipeline import Action, PipelineSchedule, rows_of
+from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of
 
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 _COMPOUND = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _DERIVED = re.compile(r"\d+(?:(?:SEND|RECV)_[FB]\d+|UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
-def parse_pipeline(source: str | Path, *, name: str = "custom") -> PipelineSchedule:
+def parse_pipeline(
+    source: str | Path, *, name: str = "custom", microbatches: int | None = None
+) -> PipelineSchedule:
     """The schedule written in `source`: a path, or the text itself.
 
-    The number of microbatches and the stage of each chunk follow from the text.
+    The stage of each chunk follows from the text, and so does a table of two directions: row s
+    is row p - 1 - s with each chunk c called c + p (modulo 2p).
+
+    Args:
+        source: a path to a .csv file, or its text.
+        name: of the schedule.
+        microbatches: how many there must be; None for as many as the text names.
 
     Raises:
         ScheduleError: for a cell that is not of the grammar, a chunk that two stages run, or one
@@ -44,41 +53,75 @@ def parse_pipeline(source: str | Path, *, name: str = "custom") -> PipelineSched
         >>> parse_pipeline(original.to_csv(), name="linear") == original
         True
     """
+    lines = read_lines(source)
+    rows, joined = cells_of(_parse_line(line, stage) for stage, line in enumerate(lines))
+    if microbatches is None:
+        microbatches = 1 + max((a.microbatch for row in rows for a in row), default=-1)
+    stage_of = placement_of([[a.chunk for a in row] for row in rows])
+    directions = 2 if _is_mirrored(rows, len(stage_of)) else 1
+    return PipelineSchedule(
+        name, rows, microbatches, stage_of, joined=joined, directions=directions
+    )
+
+
+def read_lines(source: str | Path) -> list[str]:
+    """The lines of a path or of the text itself, without empty ones."""
     is_path = isinstance(source, Path) or (source.endswith(".csv") and "\n" not in source)
     text = Path(source).read_text() if is_path else str(source)
-    lines = [line for line in text.splitlines() if line.strip()]
-    rows = rows_of(_parse_line(line, stage) for stage, line in enumerate(lines))
-    microbatches = 1 + max((a.microbatch for row in rows for a in row), default=-1)
-    return PipelineSchedule(name, rows, microbatches, _placement(rows))
+    return [line for line in text.splitlines() if line.strip()]
 
 
-def _parse_line(line: str, stage: int) -> Iterator[Action]:
+def unreadable(cell: str, stage: int, step: int, example: str) -> ScheduleError:
+    """The error for a cell that is not of the grammar."""
+    return ScheduleError(
+        f"stage {stage} step {step}: cannot read {cell!r}; expected a cell such as {example}",
+        device=stage,
+        step=step,
+    )
+
+
+def parse_action(cell: str) -> Action | None:
+    """The action written in `cell`, or None if it is something else."""
+    match = _ACTION.fullmatch(cell.strip())
+    return Action(int(match[1]), match[2], int(match[3])) if match else None
+
+
+def _parse_line(line: str, stage: int) -> Iterator[tuple[Action, ...]]:
     for step, raw in enumerate(line.split(",")):
         cell = raw.strip()
         if not cell or _DERIVED.fullmatch(cell):
             continue
         compound = _COMPOUND.fullmatch(cell)
-        for part in compound.groups() if compound else (cell,):
-            match = _ACTION.fullmatch(part.strip())
-            if match is None:
-                raise ScheduleError(
-                    f"stage {stage} step {step}: cannot read {cell!r}; expected a cell such as "
-                    "2F0 (chunk, one of F B I W, microbatch)",
-                    device=stage,
-                    step=step,
-                )
-            yield Action(int(match[1]), match[2], int(match[3]))
+        parts = tuple(map(parse_action, compound.groups() if compound else (cell,)))
+        if not all(parts):
+            raise unreadable(cell, stage, step, "2F0 (chunk, one of F B I W, microbatch)")
+        yield tuple(action for action in parts if action)
 
 
-def _placement(rows: tuple[tuple[Action, ...], ...]) -> tuple[int, ...]:
+def _is_mirrored(rows: Sequence[Sequence[Action]], chunks: int) -> bool:
+    if chunks != 2 * len(rows):
+        return False
+    half = len(rows)
+    return all(
+        row == tuple(Action((a.chunk + half) % chunks, a.op, a.microbatch) for a in mirror)
+        for row, mirror in zip(rows, reversed(rows))
+    )
+
+
+def placement_of(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The stage of each chunk, from the chunks that each stage's steps name.
+
+    Raises:
+        ScheduleError: for a chunk on two stages, or on none.
+    """
     stage_of: dict[int, int] = {}
     for stage, row in enumerate(rows):
-        for step, action in enumerate(row):
-            held_by = stage_of.setdefault(action.chunk, stage)
+        for step, chunk in enumerate(row):
+            held_by = stage_of.setdefault(chunk, stage)
             if held_by != stage:
                 raise ScheduleError(
-                    f"stage {stage} step {step}: {action} is on the wrong stage; chunk "
-                    f"{action.chunk} is held by stage {held_by}",
+                    f"stage {stage} step {step}: chunk {chunk} is on the wrong stage; stage "
+                    f"{held_by} holds it",
                     device=stage,
                     step=step,
                 )
