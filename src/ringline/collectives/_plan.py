@@ -1,0 +1,114 @@
+"""A schedule as one program for all devices: permutes of whole steps, then where each piece lies.
+
+A permute runs on every device at once and moves one array per device. So the sends of one step,
+direction and channel become one permute if all its senders pass on the same *arrival*: their own
+stripe (arrival 0) or what an earlier permute brought (arrivals 1, 2, ...). Which stripe an arrival
+is differs from device to device and is known from the schedule.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from ringline.schedule import CollectiveSchedule, ScheduleError, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Pieces `first` to `stop - 1` of stripe `stripes[d]` on device d; None where nothing came."""
+
+    stripes: tuple[int | None, ...]
+    first: int
+    stop: int
+
+
+class Permute(NamedTuple):
+    """Send pieces `first` to `stop - 1` of arrival `arrival` along `pairs` of (source, target)."""
+
+    pairs: tuple[tuple[int, int], ...]
+    arrival: int
+    first: int
+    stop: int
+
+
+class Segment(NamedTuple):
+    """Pieces `first` to `stop - 1` of a stripe are found in arrival `arrival`."""
+
+    arrival: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The permutes of a schedule in order; permute i gives arrival i + 1."""
+
+    permutes: tuple[Permute, ...]
+    arrivals: tuple[Arrival, ...]
+    pieces: int
+
+    def layout(self, device: int) -> tuple[tuple[Segment, ...], ...]:
+        """For each stripe in order, the segments that make it up on `device`."""
+        devices = len(self.arrivals[0].stripes)
+        return tuple(self._segments(device, stripe) for stripe in range(devices))
+
+    def _segments(self, device: int, stripe: int) -> tuple[Segment, ...]:
+        found = sorted(
+            (
+                Segment(index, arrival.first, arrival.stop)
+                for index, arrival in enumerate(self.arrivals)
+                if arrival.stripes[device] == stripe
+            ),
+            key=lambda segment: segment.first,
+        )
+        stops = [0, *(segment.stop for segment in found)]
+        assert [segment.first for segment in found] == stops[:-1], (device, stripe, found)
+        assert stops[-1] == self.pieces, (device, stripe, found)
+        return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def plan_permutes(schedule: CollectiveSchedule) -> Plan:
+    """Turn the sends of `schedule` into permutes.
+
+    Raises:
+        ScheduleError: when the senders of one step, direction and channel pass on different
+            arrivals, so that no single permute can serve them.
+    """
+    own = Arrival(tuple(range(schedule.devices)), 0, schedule.pieces)
+    arrivals, permutes = [own], []
+    for transfers in schedule.by_step():
+        came_before = tuple(arrivals)
+        by_lane = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
+        for _, lane in groupby(by_lane, key=lambda t: t.lane):
+            permute, arrival = _permute(schedule, tuple(lane), came_before)
+            permutes.append(permute)
+            arrivals.append(arrival)
+    return Plan(tuple(permutes), tuple(arrivals), schedule.pieces)
+
+
+def _permute(
+    schedule: CollectiveSchedule, lane: tuple[Transfer, ...], arrivals: tuple[Arrival, ...]
+) -> tuple[Permute, Arrival]:
+    first, stop = lane[0].first, lane[0].stop
+    same_pieces = all((t.first, t.stop) == (first, stop) for t in lane)
+    fitting = [
+        index
+        for index, arrival in enumerate(arrivals)
+        if arrival.first <= first
+        and stop <= arrival.stop
+        and all(arrival.stripes[t.source] == t.stripe for t in lane)
+    ]
+    if not (same_pieces and fitting):
+        raise ScheduleError(
+            f"step {lane[0].step}: the senders of direction {lane[0].direction} channel "
+            f"{lane[0].channel} pass on different arrivals, got {[t[4:] for t in lane]}; one "
+            "permute needs the same hop of all of them, put the others in another step or channel",
+            step=lane[0].step,
+        )
+    stripes: list[int | None] = [None] * schedule.devices
+    for transfer in lane:
+        stripes[schedule.target(transfer)] = transfer.stripe
+    pairs = tuple((t.source, schedule.target(t)) for t in lane)
+    return Permute(pairs, fitting[-1], first, stop), Arrival(tuple(stripes), first, stop)
