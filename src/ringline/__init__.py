@@ -5,13 +5,18 @@ checked, executed, simulated and drawn. Names are loaded when first used, so imp
 package starts no JAX work.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringline import schedules as schedules
     from ringline.collectives import all_gather as all_gather
+    from ringline.pipeline import StackedLayers as StackedLayers
     from ringline.pipeline import pipeline as pipeline
+    from ringline.pipeline import stack_layers as stack_layers
+    from ringline.pipeline import unstack_layers as unstack_layers
     from ringline.schedule import CollectiveSchedule as CollectiveSchedule
     from ringline.schedule import PipelineSchedule as PipelineSchedule
     from ringline.schedule import Program as Program
@@ -22,6 +27,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "all_gather": "ringline.collectives",
     "pipeline": "ringline.pipeline",
+    "stack_layers": "ringline.pipeline",
+    "unstack_layers": "ringline.pipeline",
+    "StackedLayers": "ringline.pipeline",
     "CollectiveSchedule": "ringline.schedule",
     "PipelineSchedule": "ringline.schedule",
     "Program": "ringline.schedule",
@@ -37,6 +45,17 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+class _Package(ModuleType):
+    """Keeps a function such as `ringline.pipeline` from being hidden by the package it lives in."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,6 @@
+"""Pipelines of layers over the stages of a mesh, run by schedule."""
+
+from ringline.pipeline._forward import pipeline as pipeline
+from ringline.pipeline._layers import StackedLayers as StackedLayers
+from ringline.pipeline._layers import stack_layers as stack_layers
+from ringline.pipeline._layers import unstack_layers as unstack_layers

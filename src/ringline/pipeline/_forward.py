@@ -1,0 +1,199 @@
+"""`pipeline`: run a stack of layers through the stages, differentiable by ordinary autodiff."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from ringline.pipeline._buffers import buffers, put, select
+from ringline.pipeline._chunk import (
+    Layer,
+    Remat,
+    chunk_runner,
+    count_of,
+    of_repeat,
+    rematerialised,
+    split_places,
+)
+from ringline.pipeline._inputs import batch_size, check_layer, check_mesh, join_batch, split_batch
+from ringline.pipeline._layers import Placement, StackedLayers, layer_count, placement, stack_layers
+from ringline.pipeline._tables import ForwardTables, forward_tables
+from ringline.schedule import PipelineSchedule
+
+PyTree = Any
+
+
+def pipeline(
+    layer: Layer,
+    params: PyTree | StackedLayers,
+    x: PyTree,
+    *,
+    schedule: PipelineSchedule,
+    mesh: Mesh,
+    axis: str = "stage",
+    overlap: bool = False,
+    remat: Remat = True,
+) -> PyTree:
+    r"""Apply a stack of layers, its stages on different devices, to a batch in microbatches.
+
+    Gives what the plain loop gives,
+
+    $$ x_{l+1} = \mathrm{layer}(\theta_l, x_l), \quad l = 0 \dots \text{layers} - 1, $$
+
+    and differentiates like it. Stage s runs its chunks in the order of `schedule`; the backward,
+    made by autodiff, is the exact reverse. Bubbles run nothing. Only the stage axis is manual:
+    other axes of the mesh stay automatic, so weights partitioned over an `fsdp` axis, or
+    activations over a `tensor` axis, work as in any jitted function.
+
+    Args:
+        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in.
+        params: every leaf `[layers, ...]` in model order, or what `stack_layers` gives.
+        x: every leaf `[batch, ...]`. Leaves without gradient (ids, masks) may travel along.
+        schedule: `ringline.schedules.linear(...)` or `.circular(...)`; its forward rows count.
+        mesh: the devices; `mesh.shape[axis]` must be the schedule's stages.
+        axis: the name of the stage axis.
+        overlap: send each result one tick late, which frees the transfer from the compute of
+            the tick it travels in. Costs p - 1 more ticks for each repeat that waits for the
+            ring. Worth it where the links between stages are slow.
+        remat: True recomputes a layer's inside in the backward and keeps only its input; False
+            keeps everything; a `jax.checkpoint_policies` policy keeps what it says.
+
+    Returns:
+        The activations after the last layer, every leaf `[batch, ...]`, on every stage.
+
+    Raises:
+        ValueError: a mesh without the axis, or of another size than the stages; layers that the
+            schedule cannot place; microbatches that do not divide the batch; a layer that
+            changes shapes, dtypes or structure.
+        ScheduleError: a schedule that is not executable, naming stage and step.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ringline import pipeline, schedules
+        >>> mesh = jax.make_mesh((1,), ("stage",))
+        >>> layer = lambda w, x: jnp.tanh(x @ w)
+        >>> params = jnp.stack([jnp.eye(3) * k for k in (1.0, 2.0)])
+        >>> y = pipeline(layer, params, jnp.ones((4, 3)), mesh=mesh,
+        ...              schedule=schedules.circular(stages=1, microbatches=2, repeats=2))
+        >>> y.shape
+        (4, 3)
+
+    References:
+        Huang et al., GPipe, arXiv 1811.06965; Lamy-Poirier, Breadth-First Pipeline Parallelism,
+        arXiv 2211.05953; Xu et al., GSPMD, arXiv 2105.04663, section 3.3 (the shifting loop).
+    """
+    check_mesh(mesh, axis, schedule)
+    batch_size(x, schedule.microbatches)
+    schedule.forward().validate()
+    stacked, placed = as_stacked(params, schedule)
+    one_layer = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[3:], leaf.dtype), stacked.tree
+    )
+    microbatches = split_batch(x, schedule.microbatches)
+    check_layer(layer, one_layer, jax.tree.map(lambda leaf: leaf[0], microbatches))
+    # A copy for each stage, rather than one that the stages share: the gradient of a shared one
+    # is a sum over a manual axis, which XLA:CPU cannot do in bfloat16.
+    copies = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (schedule.stages, *leaf.shape)), microbatches
+    )
+    tables = forward_tables(schedule, hop=2 if overlap else 1)
+    loop = partial(
+        _loop,
+        rematerialised(layer, remat),
+        tables,
+        placed,
+        schedule.stages,
+        schedule.stage_of[-1],
+        axis,
+        overlap,
+    )
+    if schedule.stages > 1:
+        loop = jax.shard_map(
+            loop,
+            mesh=mesh,
+            in_specs=(PartitionSpec(None, axis), PartitionSpec(axis)),
+            out_specs=PartitionSpec(axis),
+            axis_names={axis},
+            check_vma=False,
+        )
+    outputs = jax.jit(loop)(stacked.tree, copies)
+    last = jax.tree.map(lambda leaf: leaf[schedule.stage_of[-1]], outputs)
+    return join_batch(last)
+
+
+def as_stacked(
+    params: PyTree | StackedLayers, schedule: PipelineSchedule
+) -> tuple[StackedLayers, Placement]:
+    """Stack plain parameters; take stacked ones as they are if they fit the schedule."""
+    if not isinstance(params, StackedLayers):
+        return stack_layers(params, schedule), placement(schedule, layer_count(params))
+    shape = jax.tree.leaves(params.tree)[0].shape[:3]
+    placed = placement(schedule, int(np.prod(shape)))
+    if placed.layer_at.shape != shape:
+        raise ValueError(
+            f"stacked params are [repeats, stages, depth] = {list(shape)}, but schedule "
+            f"{schedule.name!r} places {list(placed.layer_at.shape)}; stack them with this schedule"
+        )
+    return params, placed
+
+
+def _loop(
+    layer: Layer,
+    tables: ForwardTables,
+    placed: Placement,
+    stages: int,
+    last_stage: int,
+    axis: str,
+    overlap: bool,
+    local: PyTree,
+    copies: PyTree,
+) -> PyTree:
+    """The body of one stage: scan over ticks. Leaves of `copies` are `[1, microbatches, ...]`."""
+    # One stage is no mesh axis to be manual over: XLA refuses sums over a manual axis of size 1.
+    stage = lax.axis_index(axis) if stages > 1 else 0
+    x = jax.tree.map(lambda leaf: leaf[0], copies)
+    places = split_places(local, placed.depth)
+    run_chunk = chunk_runner(layer, placed)
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
+
+    def tick(carry, row):
+        inbox, outputs, previous = carry
+        row = {name: of_stages[stage] for name, of_stages in row.items()}
+        arrived = _send(previous, tables, axis, stages) if overlap else {}
+        taken = select(
+            row["read_slot"] < tables.slots, inbox, row["read_slot"], x, row["microbatch"]
+        )
+
+        def run():
+            repeat = row["repeat"]
+            return run_chunk(of_repeat(places, repeat), count_of(placed, repeat, stage), taken)
+
+        y = lax.cond(row["repeat"] >= 0, run, lambda: zero)
+        if not overlap:
+            arrived = _send(y, tables, axis, stages)
+        inbox = put(inbox, row["keep_slot"], y)
+        for offset, value in arrived.items():
+            inbox = put(inbox, row[f"arrive{offset}"], value)
+        outputs = put(outputs, row["output"], y)
+        return (inbox, outputs, y if overlap else ()), None
+
+    # One slot more than needed: what nobody wants is written there.
+    inbox = buffers(zero, tables.slots + 1)
+    outputs = buffers(zero, len(jax.tree.leaves(x)[0]) + 1)
+    rows = {name: jnp.asarray(table) for name, table in tables.rows().items()}
+    carry = (inbox, outputs, zero if overlap else ())
+    (_, outputs, _), _ = lax.scan(tick, carry, rows)
+    return jax.tree.map(lambda leaf: leaf[None, :-1], outputs)
+
+
+def _send(value: PyTree, tables: ForwardTables, axis: str, stages: int) -> dict[int, PyTree]:
+    """Pass `value` to the stages at every hop offset that the schedule uses."""
+    arrived = {}
+    for offset, senders in tables.senders.items():
+        pairs = [(stage, (stage + offset) % stages) for stage in senders]
+        arrived[offset] = jax.tree.map(lambda leaf: lax.ppermute(leaf, axis, pairs), value)
+    return arrived

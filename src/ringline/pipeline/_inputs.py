@@ -1,0 +1,90 @@
+"""Check what a user hands to the pipeline, before anything is compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from ringline.schedule import PipelineSchedule
+
+PyTree = Any
+
+
+def check_mesh(mesh: Mesh, axis: str, schedule: PipelineSchedule) -> None:
+    """Raise ValueError unless the mesh has the axis, with one place for each stage."""
+    if axis not in mesh.shape:
+        raise ValueError(
+            f"the mesh has no axis {axis!r}, only {tuple(mesh.shape)}; pass axis= with the name "
+            "of the stage axis"
+        )
+    if mesh.shape[axis] != schedule.stages:
+        raise ValueError(
+            f"schedule {schedule.name!r} has {schedule.stages} stages, but mesh axis {axis!r} "
+            f"has {mesh.shape[axis]} devices; make the two equal"
+        )
+
+
+def batch_size(x: PyTree, microbatches: int) -> int:
+    """The leading axis that all leaves of `x` share, checked against the microbatches."""
+    leaves = jax.tree_util.tree_leaves_with_path(x)
+    if not leaves:
+        raise ValueError("x has no array; every leaf must be [batch, ...]")
+    sizes = {jax.tree_util.keystr(path): jnp.shape(leaf)[:1] for path, leaf in leaves}
+    if len(set(sizes.values())) > 1 or () in sizes.values():
+        listing = ", ".join(f"x{path} {size}" for path, size in sizes.items())
+        raise ValueError(f"every leaf of x must have the same leading batch axis, got {listing}")
+    (batch,) = next(iter(sizes.values()))
+    if batch % microbatches or not batch:
+        raise ValueError(
+            f"{microbatches} microbatches must divide the batch, got a batch of {batch}; change "
+            "the batch size or the schedule's microbatches"
+        )
+    return batch
+
+
+def split_batch(x: PyTree, microbatches: int) -> PyTree:
+    """From `[batch, ...]` to `[microbatches, batch / microbatches, ...]`.
+
+    Microbatch i takes the rows i, i + m, i + 2m, ...: a batch that is partitioned over devices
+    stays where it is, while consecutive rows would have to move.
+    """
+
+    def split(leaf):
+        rows = jnp.reshape(leaf, (-1, microbatches, *leaf.shape[1:]))
+        return jnp.swapaxes(rows, 0, 1)
+
+    return jax.tree.map(split, x)
+
+
+def join_batch(y: PyTree) -> PyTree:
+    """The inverse of `split_batch`."""
+    return jax.tree.map(
+        lambda leaf: jnp.reshape(jnp.swapaxes(leaf, 0, 1), (-1, *leaf.shape[2:])), y
+    )
+
+
+def check_layer(layer: Callable[[PyTree, PyTree], PyTree], params: PyTree, x: PyTree) -> None:
+    """Raise ValueError unless the layer gives back what it takes: structure, shapes, dtypes.
+
+    Args:
+        layer: `(layer_params, x) -> x`.
+        params: the parameters of one layer, arrays or shapes.
+        x: one microbatch, arrays or shapes.
+    """
+    given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
+    got = jax.eval_shape(layer, params, given)
+    if jax.tree.structure(got) != jax.tree.structure(given):
+        raise ValueError(
+            "the layer must return the structure it takes: expected "
+            f"{jax.tree.structure(given)}, got {jax.tree.structure(got)}"
+        )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(got))
+    for (path, before), after in pairs:
+        if (before.shape, before.dtype) != (after.shape, after.dtype):
+            raise ValueError(
+                f"the layer changes x{jax.tree_util.keystr(path)} from {before.dtype}"
+                f"{list(before.shape)} to {after.dtype}{list(after.shape)}; a layer between "
+                "stages must keep shapes and dtypes"
+            )

@@ -1,0 +1,186 @@
+"""Put a stack of layers onto stages: from `[layers, ...]` to `[repeats, stages, depth, ...]`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ringline.schedule import PipelineSchedule
+
+PyTree = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StackedLayers:
+    """Layer parameters in the form the stages hold them, each chunk where it is used.
+
+    Attributes:
+        tree: the parameters; every leaf is `[repeats, stages, depth, ...]`, where depth is the
+            layers of the largest chunk. Places beyond a smaller chunk's layers are padding: they
+            are never used and their gradients are zero.
+
+    Made by `stack_layers`; `pipeline` takes it in place of plain parameters, and gradients come
+    in the same form, so an optimizer can keep its state in it.
+    """
+
+    tree: PyTree
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which layer stands where.
+
+    Attributes:
+        layers: how many layers the model has.
+        layer_at: `[repeats, stages, depth]`, the layer at each place; padding is -1.
+    """
+
+    layers: int
+    layer_at: np.ndarray
+
+    @property
+    def depth(self) -> int:
+        """Layers of the largest chunk."""
+        return self.layer_at.shape[2]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """`[repeats, stages]`, how many layers each chunk has."""
+        return (self.layer_at >= 0).sum(axis=2)
+
+    @property
+    def is_reshape(self) -> bool:
+        """Whether stacking is a plain reshape: looped placement and equal chunks."""
+        return (
+            bool((self.layer_at.ravel() == np.arange(self.layers)).all())
+            if (self.layer_at.size == self.layers)
+            else False
+        )
+
+
+def placement(schedule: PipelineSchedule, layers: int) -> Placement:
+    """Where each of `layers` layers goes under `schedule`.
+
+    Raises:
+        ValueError: when the schedule cannot place that many layers.
+    """
+    counts = schedule.layers_of_chunks(layers)
+    layer_at = np.full((schedule.repeats, schedule.stages, max(counts)), -1)
+    first = 0
+    for chunk, count in enumerate(counts):
+        place = schedule.repeat_of[chunk], schedule.stage_of[chunk]
+        layer_at[place][:count] = np.arange(first, first + count)
+        first += count
+    return Placement(layers, layer_at)
+
+
+def stack_layers(
+    params: PyTree,
+    schedule: PipelineSchedule,
+    mesh: Mesh | None = None,
+    *,
+    axis: str = "stage",
+    specs: PyTree | None = None,
+) -> StackedLayers:
+    """Bring layer parameters into the form the stages hold, and onto their devices.
+
+    `pipeline` does this by itself for plain parameters. Doing it once, before training, saves
+    moving the weights of a circular schedule in every step.
+
+    Args:
+        params: every leaf `[layers, ...]`, in model order.
+        schedule: decides which stage holds which layers.
+        mesh: where to put them; None leaves them where they are.
+        axis: the mesh's stage axis.
+        specs: for each leaf (or one for all), the `PartitionSpec` of one layer's parameter,
+            such as `P("fsdp", None)`; None for not partitioned.
+
+    Returns:
+        The stacked parameters.
+
+    Raises:
+        ValueError: when leaves disagree about the number of layers, or the schedule cannot
+            place them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ringline import schedules
+        >>> schedule = schedules.circular(stages=2, microbatches=2, repeats=2)
+        >>> stacked = stack_layers({"w": jnp.zeros((8, 3, 3))}, schedule)
+        >>> stacked.tree["w"].shape
+        (2, 2, 2, 3, 3)
+    """
+    placed = placement(schedule, layer_count(params))
+
+    def stack(leaf):
+        if placed.is_reshape:
+            return jnp.reshape(leaf, placed.layer_at.shape + leaf.shape[1:])
+        return jnp.take(jnp.asarray(leaf), np.maximum(placed.layer_at, 0), axis=0)
+
+    if mesh is None:
+        return StackedLayers(jax.tree.map(stack, params))
+    specs = PartitionSpec() if specs is None else specs
+    full = jax.tree.map(
+        lambda spec: NamedSharding(mesh, PartitionSpec(None, axis, None, *spec)),
+        specs,
+        is_leaf=lambda spec: isinstance(spec, PartitionSpec),
+    )
+    with_specs = jax.tree.broadcast(full, params)
+    stacked = jax.jit(lambda p: jax.tree.map(stack, p), out_shardings=with_specs)(params)
+    return StackedLayers(stacked)
+
+
+def unstack_layers(
+    stacked: StackedLayers, schedule: PipelineSchedule, layers: int | None = None
+) -> PyTree:
+    """Bring stacked parameters (or their gradients) back to `[layers, ...]` in model order.
+
+    Args:
+        stacked: what `stack_layers` gave for the same schedule.
+        schedule: the schedule they were stacked for.
+        layers: how many layers the model has; None when every place holds one.
+
+    Returns:
+        The parameters, every leaf `[layers, ...]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from ringline import schedules
+        >>> schedule = schedules.circular(stages=2, microbatches=2, repeats=2)
+        >>> params = {"w": jnp.arange(4.0)}
+        >>> unstack_layers(stack_layers(params, schedule), schedule)["w"].tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    shape = jax.tree.leaves(stacked.tree)[0].shape
+    placed = placement(schedule, int(np.prod(shape[:3])) if layers is None else layers)
+    order = np.argsort(placed.layer_at.ravel())[-placed.layers :]
+
+    def unstack(leaf):
+        flat = jnp.reshape(leaf, (-1, *leaf.shape[3:]))
+        return flat if placed.is_reshape else jnp.take(flat, order, axis=0)
+
+    return jax.tree.map(unstack, stacked.tree)
+
+
+def layer_count(params: PyTree) -> int:
+    """The length of the leading axis that all leaves share.
+
+    Raises:
+        ValueError: when there is no leaf, or the leaves disagree.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not leaves:
+        raise ValueError("params has no array; every leaf must be [layers, ...]")
+    first_path, first = leaves[0]
+    for path, leaf in leaves:
+        if not jnp.ndim(leaf) or leaf.shape[0] != jnp.shape(first)[:1][0]:
+            raise ValueError(
+                "every leaf of params must have the same leading layer axis; got "
+                f"{jax.tree_util.keystr(first_path)} {jnp.shape(first)} and "
+                f"{jax.tree_util.keystr(path)} {jnp.shape(leaf)}; stack the layers with jnp.stack"
+            )
+    return first.shape[0]

@@ -1,0 +1,69 @@
+"""A small well-conditioned stack of layers, its plain loop, and how far two results differ."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+WIDTH = 8
+
+
+def layer(params, x):
+    """A residual layer with a norm, so that depth does not blow rounding up."""
+    h = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+    return x + 0.3 * jnp.tanh(h @ params["up"]) @ params["down"] + params["bias"]
+
+
+def make_params(layers: int, dtype=jnp.float32) -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = {"up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH), "bias": (WIDTH,)}
+    return {
+        name: (0.3 * jax.random.normal(key, (layers, *shape))).astype(dtype)
+        for key, (name, shape) in zip(keys, shapes.items())
+    }
+
+
+def make_batch(batch: int, dtype=jnp.float32) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), (batch, 3, WIDTH)).astype(dtype)
+
+
+def plain(layer, params, x):
+    """The plain loop over layers."""
+    for index in range(jax.tree.leaves(params)[0].shape[0]):
+        x = layer(jax.tree.map(lambda leaf, i=index: leaf[i], params), x)
+    return x
+
+
+def make_mesh(stages: int, fsdp: int = 1) -> Mesh:
+    devices = np.array(jax.devices()[: stages * fsdp]).reshape(stages, fsdp)
+    return Mesh(devices, ("stage", "fsdp"))
+
+
+def place(mesh: Mesh, params, x):
+    """Weights partitioned over fsdp on their first dimension, the batch over fsdp."""
+    params = jax.device_put(params, NamedSharding(mesh, P(None, "fsdp")))
+    return params, jax.device_put(x, NamedSharding(mesh, P("fsdp")))
+
+
+def loss_of(run):
+    """A scalar of what `run(params, x)` gives, and its gradients in both."""
+
+    def loss(params, x) -> Any:
+        y = run(params, x)
+        return jnp.mean(y * jnp.cos(jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)))
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+def difference(got, want) -> float:
+    """The largest difference over all leaves, each relative to its leaf's largest value."""
+    worst = 0.0
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert a.shape == b.shape
+        assert np.isfinite(a).all()
+        worst = max(worst, float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)))
+    return worst
