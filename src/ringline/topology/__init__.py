@@ -1,5 +1,10 @@
 """How chips are joined: rings and lines, and JAX meshes over them."""
 
+from ringline.topology._chips import Chip as Chip
+from ringline.topology._chips import Cluster as Cluster
+from ringline.topology._chips import chip as chip
+from ringline.topology._chips import chips as chips
+from ringline.topology._chips import cluster as cluster
 from ringline.topology._shapes import Line as Line
 from ringline.topology._shapes import Ring as Ring
 from ringline.topology._shapes import TopologyName as TopologyName

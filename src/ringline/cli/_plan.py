@@ -1,0 +1,89 @@
+"""`ringline plan`: the best layouts of a training step, before it runs."""
+
+import json as json_format
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ringline.plan._model import model
+from ringline.plan._report import found_json, plan_table
+from ringline.plan._search import Progress as Report
+from ringline.plan._search import search
+from ringline.plan._step import Work
+from ringline.plan._why import verdict, why
+from ringline.topology import cluster
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """Find the best layouts of a training step, and say why others lost."""
+
+    model: str = "llama3-70b"
+    """A preset such as llama3-70b or mixtral-8x7b, or the path of a model's .toml file."""
+    cluster: str = "4x v5p-128"
+    """Such as '4x v5p-128', 'v6e-256', '64x h100', or the path of a cluster's .toml file."""
+    batch: int = 256
+    """Sequences of a step, over all chips."""
+    length: int = 4096
+    """Tokens of a sequence."""
+    top: int = 10
+    """How many layouts to show."""
+    why: tuple[str, ...] = ()
+    """Layouts to explain, such as 'stages=4,schedule=1f1b'; what is left out is chosen best."""
+    json: str | None = None
+    """Write JSON to this file, or to standard output for '-'."""
+
+
+def run(flags: PlanFlags) -> int:
+    """Search, print, and return the exit status: 0, or 1 when nothing fits."""
+    for name in ("batch", "length", "top"):
+        if getattr(flags, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
+    work = Work(model(flags.model), cluster(flags.cluster), flags.batch, flags.length)
+    with _progress() as report:
+        found = search(work, top=flags.top, progress=report)
+        answers = [why(work, found, asked) for asked in flags.why]
+    if flags.json == "-":
+        print(json_format.dumps(found_json(found, answers), indent=1))
+    else:
+        console = Console()
+        if found.plans:
+            console.print(plan_table(found))
+        console.print(verdict(found), highlight=False, markup=False)
+        console.print(
+            f"{found.considered} layouts divide the work, {found.fitting} of them fit.",
+            highlight=False,
+        )
+        for answer in answers:
+            console.print(f"why: {answer.sentence}", highlight=False, markup=False)
+        if flags.json:
+            text = json_format.dumps(found_json(found, answers), indent=1)
+            Path(flags.json).write_text(text + "\n", encoding="utf-8")
+    return 0 if found.plans else 1
+
+
+@contextmanager
+def _progress():
+    """A bar on the terminal; nothing where standard error is not one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        SpinnerColumn(),
+        *Progress.get_default_columns()[1:2],
+        TextColumn("{task.description}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def report(share: float, doing: str) -> None:
+            bar.update(task, completed=share, description=doing)
+
+        shown: Report = report
+        yield shown

@@ -1,0 +1,94 @@
+"""Where the axes of a layout lie on a cluster, and what communication over them costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringline.plan._calibration import Calibration
+from ringline.plan._layout import Layout
+from ringline.topology import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How many parts of each axis lie in different slices; the rest lies inside a slice.
+
+    Attributes:
+        stage: parts of the stage axis across slices.
+        data: parts of the data axis across slices.
+        fsdp: parts of the fsdp axis across slices.
+    """
+
+    stage: int = 1
+    data: int = 1
+    fsdp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Times of transfers and collectives on a cluster."""
+
+    cluster: Cluster
+    how: Calibration
+
+    def gather_s(self, full_bytes: float, inside: int, across: int) -> float:
+        r"""All-gather of `full_bytes` over `inside` chips of each of `across` slices.
+
+        Inside: $\frac{k-1}{k} V / r$ and the latency of its hops. Across: every chip brings its
+        share $V / k$ of the other slices' data through its own port. Both go on together; a
+        reduce-scatter costs the same.
+        """
+        times = [0.0]
+        if inside > 1:
+            rate = self.cluster.slice_bytes_per_s(inside) * self.how.link_efficiency
+            times.append((inside - 1) / inside * full_bytes / rate + self._latency_s(inside))
+        if across > 1:
+            share = full_bytes / inside * (across - 1) / across
+            times.append(share / self.cluster.chip.dcn_bytes_per_s + 1e-4)
+        return max(times)
+
+    def reduce_s(self, full_bytes: float, inside: int, across: int) -> float:
+        """All-reduce: a reduce-scatter and an all-gather."""
+        return 2 * self.gather_s(full_bytes, inside, across)
+
+    def hop_s(self, size_bytes: float, *, across: bool) -> float:
+        """One chip's send to a neighbour, inside a slice or across."""
+        chip = self.cluster.chip
+        if across:
+            return size_bytes / chip.dcn_bytes_per_s + 1e-4
+        rate = chip.link_bytes_per_s * self.cluster.links_per_edge * self.how.link_efficiency
+        return size_bytes / rate + chip.hop_latency_s
+
+    def exchange_s(self, sent_bytes: float, inside: int, across: int) -> float:
+        """All-to-all in which every chip sends `sent_bytes` in all."""
+        times = [0.0]
+        if inside > 1:
+            rate = self.cluster.slice_bytes_per_s(inside) * self.how.link_efficiency
+            share = (inside - 1) / inside * self.cluster.mean_hops(inside)
+            times.append(sent_bytes * share / rate + self.cluster.chip.hop_latency_s)
+        if across > 1:
+            times.append(sent_bytes * (across - 1) / across / self.cluster.chip.dcn_bytes_per_s)
+        return max(times)
+
+    def _latency_s(self, chips: int) -> float:
+        hops = 1 if self.cluster.chip.network == "switch" else chips - 1
+        return self.cluster.chip.hop_latency_s * hops
+
+
+def placements(layout: Layout, cluster: Cluster) -> Iterator[Placement]:
+    """The ways to lay the slices along the axes, each axis in turn taking what it can."""
+    seen = set()
+    for order in (("stage", "data", "fsdp"), ("data", "stage", "fsdp"), ("fsdp", "data", "stage")):
+        left = cluster.slices
+        parts = {}
+        for axis in order:
+            size = {"stage": layout.stages, "data": layout.data, "fsdp": layout.fsdp}[axis]
+            parts[axis] = _common(size, left)
+            left //= parts[axis]
+        if left == 1 and (found := Placement(**parts)) not in seen:
+            seen.add(found)
+            yield found
+
+
+def _common(size: int, slices: int) -> int:
+    """The largest number of slices that `size` can be cut along."""
+    return max(n for n in range(1, min(size, slices) + 1) if size % n == 0 and slices % n == 0)
