@@ -48,7 +48,7 @@ def chunk_runner(layer: Layer, placed: Placement) -> Callable[[list[PyTree], Any
 
 
 def split_places(local: PyTree, depth: int) -> list[PyTree]:
-    """One tree of `[repeats, ...]` for each place of a chunk, from leaves `[repeats, 1, depth, ...]`.
+    """One tree of `[repeats, ...]` for each place, from leaves `[repeats, 1, depth, ...]`.
 
     Apart, a place's weights are used where they lie; together, the loop would copy them out.
     """

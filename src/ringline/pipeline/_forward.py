@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
@@ -19,8 +18,22 @@ from ringline.pipeline._chunk import (
     rematerialised,
     split_places,
 )
-from ringline.pipeline._inputs import batch_size, check_layer, check_mesh, join_batch, split_batch
-from ringline.pipeline._layers import Placement, StackedLayers, layer_count, placement, stack_layers
+from ringline.pipeline._explicit import automatic, call_automatic
+from ringline.pipeline._inputs import (
+    batch_size,
+    check_layer,
+    check_mesh,
+    join_batch,
+    one_microbatch,
+    split_batch,
+)
+from ringline.pipeline._layers import (
+    Placement,
+    StackedLayers,
+    one_layer,
+    placement_of,
+    stack_layers,
+)
 from ringline.pipeline._tables import ForwardTables, forward_tables
 from ringline.schedule import PipelineSchedule
 
@@ -89,28 +102,34 @@ def pipeline(
     check_mesh(mesh, axis, schedule)
     batch_size(x, schedule.microbatches)
     schedule.forward().validate()
-    stacked, placed = as_stacked(params, schedule)
-    one_layer = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[3:], leaf.dtype), stacked.tree
+    placed = placement_of(params, schedule)
+    check_layer(layer, one_layer(params), one_microbatch(x, schedule.microbatches))
+    run = partial(
+        _run, rematerialised(layer, remat), schedule, placed, automatic(mesh), axis, overlap
     )
-    microbatches = split_batch(x, schedule.microbatches)
-    check_layer(layer, one_layer, jax.tree.map(lambda leaf: leaf[0], microbatches))
+    return call_automatic(run, x, params, x)
+
+
+def _run(
+    layer: Layer,
+    schedule: PipelineSchedule,
+    placed: Placement,
+    mesh: Mesh,
+    axis: str,
+    overlap: bool,
+    params: PyTree | StackedLayers,
+    x: PyTree,
+) -> PyTree:
+    """Stack the weights, split the batch, run the loop on every stage, take the last's output."""
+    stacked = params if isinstance(params, StackedLayers) else stack_layers(params, schedule)
     # A copy for each stage, rather than one that the stages share: the gradient of a shared one
     # is a sum over a manual axis, which XLA:CPU cannot do in bfloat16.
     copies = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (schedule.stages, *leaf.shape)), microbatches
+        lambda leaf: jnp.broadcast_to(leaf, (schedule.stages, *leaf.shape)),
+        split_batch(x, schedule.microbatches),
     )
     tables = forward_tables(schedule, hop=2 if overlap else 1)
-    loop = partial(
-        _loop,
-        rematerialised(layer, remat),
-        tables,
-        placed,
-        schedule.stages,
-        schedule.stage_of[-1],
-        axis,
-        overlap,
-    )
+    loop = partial(_loop, layer, tables, placed, schedule.stages, axis, overlap)
     if schedule.stages > 1:
         loop = jax.shard_map(
             loop,
@@ -121,24 +140,7 @@ def pipeline(
             check_vma=False,
         )
     outputs = jax.jit(loop)(stacked.tree, copies)
-    last = jax.tree.map(lambda leaf: leaf[schedule.stage_of[-1]], outputs)
-    return join_batch(last)
-
-
-def as_stacked(
-    params: PyTree | StackedLayers, schedule: PipelineSchedule
-) -> tuple[StackedLayers, Placement]:
-    """Stack plain parameters; take stacked ones as they are if they fit the schedule."""
-    if not isinstance(params, StackedLayers):
-        return stack_layers(params, schedule), placement(schedule, layer_count(params))
-    shape = jax.tree.leaves(params.tree)[0].shape[:3]
-    placed = placement(schedule, int(np.prod(shape)))
-    if placed.layer_at.shape != shape:
-        raise ValueError(
-            f"stacked params are [repeats, stages, depth] = {list(shape)}, but schedule "
-            f"{schedule.name!r} places {list(placed.layer_at.shape)}; stack them with this schedule"
-        )
-    return params, placed
+    return join_batch(jax.tree.map(lambda leaf: leaf[schedule.stage_of[-1]], outputs))
 
 
 def _loop(
@@ -146,7 +148,6 @@ def _loop(
     tables: ForwardTables,
     placed: Placement,
     stages: int,
-    last_stage: int,
     axis: str,
     overlap: bool,
     local: PyTree,
@@ -192,8 +193,7 @@ def _loop(
 
 def _send(value: PyTree, tables: ForwardTables, axis: str, stages: int) -> dict[int, PyTree]:
     """Pass `value` to the stages at every hop offset that the schedule uses."""
-    arrived = {}
-    for offset, senders in tables.senders.items():
-        pairs = [(stage, (stage + offset) % stages) for stage in senders]
-        arrived[offset] = jax.tree.map(lambda leaf: lax.ppermute(leaf, axis, pairs), value)
-    return arrived
+    return {
+        offset: lax.ppermute(value, axis, [(s, (s + offset) % stages) for s in senders])
+        for offset, senders in tables.senders.items()
+    }

@@ -65,15 +65,24 @@ def join_batch(y: PyTree) -> PyTree:
     )
 
 
-def check_layer(layer: Callable[[PyTree, PyTree], PyTree], params: PyTree, x: PyTree) -> None:
+def one_microbatch(x: PyTree, microbatches: int) -> PyTree:
+    """The shapes and dtypes of one microbatch of `x`."""
+
+    def shape_of(leaf):
+        rows = leaf.shape[0] // microbatches
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
+
+    return jax.tree.map(shape_of, x)
+
+
+def check_layer(layer: Callable[[PyTree, PyTree], PyTree], params: PyTree, given: PyTree) -> None:
     """Raise ValueError unless the layer gives back what it takes: structure, shapes, dtypes.
 
     Args:
         layer: `(layer_params, x) -> x`.
-        params: the parameters of one layer, arrays or shapes.
-        x: one microbatch, arrays or shapes.
+        params: the shapes of one layer's parameters.
+        given: the shapes of one microbatch.
     """
-    given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
     got = jax.eval_shape(layer, params, given)
     if jax.tree.structure(got) != jax.tree.structure(given):
         raise ValueError(

@@ -1,6 +1,7 @@
 """Put a stack of layers onto stages: from `[layers, ...]` to `[repeats, stages, depth, ...]`."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ringline.schedule import PipelineSchedule
 PyTree = Any
 
 
-@jax.tree_util.register_dataclass
+@partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["layers"])
 @dataclass(frozen=True)
 class StackedLayers:
     """Layer parameters in the form the stages hold them, each chunk where it is used.
@@ -22,12 +23,14 @@ class StackedLayers:
         tree: the parameters; every leaf is `[repeats, stages, depth, ...]`, where depth is the
             layers of the largest chunk. Places beyond a smaller chunk's layers are padding: they
             are never used and their gradients are zero.
+        layers: how many layers the model has.
 
     Made by `stack_layers`; `pipeline` takes it in place of plain parameters, and gradients come
     in the same form, so an optimizer can keep its state in it.
     """
 
     tree: PyTree
+    layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,30 @@ def placement(schedule: PipelineSchedule, layers: int) -> Placement:
     return Placement(layers, layer_at)
 
 
+def placement_of(params: PyTree | StackedLayers, schedule: PipelineSchedule) -> Placement:
+    """Where the layers of `params` go, plain or stacked.
+
+    Raises:
+        ValueError: when the schedule cannot place them, or they were stacked for another.
+    """
+    if not isinstance(params, StackedLayers):
+        return placement(schedule, layer_count(params))
+    placed = placement(schedule, params.layers)
+    shape = jax.tree.leaves(params.tree)[0].shape[:3]
+    if placed.layer_at.shape != shape:
+        raise ValueError(
+            f"stacked params are [repeats, stages, depth] = {list(shape)}, but schedule "
+            f"{schedule.name!r} places {list(placed.layer_at.shape)}; stack them with this schedule"
+        )
+    return placed
+
+
+def one_layer(params: PyTree | StackedLayers) -> PyTree:
+    """The shapes and dtypes of one layer's parameters."""
+    tree, leading = (params.tree, 3) if isinstance(params, StackedLayers) else (params, 1)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[leading:], leaf.dtype), tree)
+
+
 def stack_layers(
     params: PyTree,
     schedule: PipelineSchedule,
@@ -122,7 +149,7 @@ def stack_layers(
         return jnp.take(jnp.asarray(leaf), np.maximum(placed.layer_at, 0), axis=0)
 
     if mesh is None:
-        return StackedLayers(jax.tree.map(stack, params))
+        return StackedLayers(jax.tree.map(stack, params), placed.layers)
     specs = PartitionSpec() if specs is None else specs
     full = jax.tree.map(
         lambda spec: NamedSharding(mesh, PartitionSpec(None, axis, None, *spec)),
@@ -131,18 +158,15 @@ def stack_layers(
     )
     with_specs = jax.tree.broadcast(full, params)
     stacked = jax.jit(lambda p: jax.tree.map(stack, p), out_shardings=with_specs)(params)
-    return StackedLayers(stacked)
+    return StackedLayers(stacked, placed.layers)
 
 
-def unstack_layers(
-    stacked: StackedLayers, schedule: PipelineSchedule, layers: int | None = None
-) -> PyTree:
+def unstack_layers(stacked: StackedLayers, schedule: PipelineSchedule) -> PyTree:
     """Bring stacked parameters (or their gradients) back to `[layers, ...]` in model order.
 
     Args:
-        stacked: what `stack_layers` gave for the same schedule.
+        stacked: what `stack_layers` gave for the same schedule, or gradients of that.
         schedule: the schedule they were stacked for.
-        layers: how many layers the model has; None when every place holds one.
 
     Returns:
         The parameters, every leaf `[layers, ...]`.
@@ -155,8 +179,7 @@ def unstack_layers(
         >>> unstack_layers(stack_layers(params, schedule), schedule)["w"].tolist()
         [0.0, 1.0, 2.0, 3.0]
     """
-    shape = jax.tree.leaves(stacked.tree)[0].shape
-    placed = placement(schedule, int(np.prod(shape[:3])) if layers is None else layers)
+    placed = placement_of(stacked, schedule)
     order = np.argsort(placed.layer_at.ravel())[-placed.layers :]
 
     def unstack(leaf):
@@ -177,7 +200,7 @@ def layer_count(params: PyTree) -> int:
         raise ValueError("params has no array; every leaf must be [layers, ...]")
     first_path, first = leaves[0]
     for path, leaf in leaves:
-        if not jnp.ndim(leaf) or leaf.shape[0] != jnp.shape(first)[:1][0]:
+        if not jnp.ndim(leaf) or not jnp.ndim(first) or leaf.shape[0] != first.shape[0]:
             raise ValueError(
                 "every leaf of params must have the same leading layer axis; got "
                 f"{jax.tree_util.keystr(first_path)} {jnp.shape(first)} and "
