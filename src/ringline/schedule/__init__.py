@@ -11,6 +11,8 @@ from ringline.schedule._check import check_program as check_program
 from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
 from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
+from ringline.schedule._named import named_schedule as named_schedule
+from ringline.schedule._named import schedule_names as schedule_names
 from ringline.schedule._one_f_one_b import eager_one_f_one_b as eager_one_f_one_b
 from ringline.schedule._one_f_one_b import interleaved_one_f_one_b as interleaved_one_f_one_b
 from ringline.schedule._one_f_one_b import one_f_one_b as one_f_one_b

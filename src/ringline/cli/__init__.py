@@ -1,0 +1,108 @@
+"""The `ringline` command: find the subcommand, read its flags, run it, report errors in one line.
+
+Each subcommand lives in a module of its own, with a dataclass of flags and `run(flags) -> int`,
+and is imported only when asked for.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    module: str
+    flags: str
+    summary: str
+
+
+COMMANDS = {
+    "train": _Command("_train", "Train", "train a language model through a pipeline of stages"),
+    "schedule": _Command("_schedule", "Schedule", "draw and check a pipeline schedule"),
+    "simulate": _Command("_simulate", "Simulate", "time a training step, and draw it"),
+    "plan": _Command("_plan", "PlanFlags", "find the best layouts for a model on a cluster"),
+    "hardware": _Command("_hardware", "HardwareFlags", "show chips and clusters, with sources"),
+    "validate": _Command("_validate", "ValidateFlags", "compare predictions with published runs"),
+    "bench all-gather": _Command("_bench", "AllGather", "measure the ring and line all-gather"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (default: the process's) and return the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if given else BAD_INPUT
+    if given[0] == "--version":
+        from ringline import __version__
+
+        print(f"ringline {__version__}")
+        return 0
+    try:
+        name, rest = _find(given)
+        return _run(name, rest)
+    except ValueError as error:
+        return _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _fail(f"this needs {error.name}; install it with: pip install 'ringline[{extra}]'")
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+_EXTRA_OF = {"optax": "train", "orbax": "train", "matplotlib": "plot", "libtpu": "aot"}
+
+
+def _run(name: str, rest: list[str]) -> int:
+    import tyro
+
+    command = COMMANDS[name]
+    module = import_module(f"ringline.cli.{command.module}")
+    flags = tyro.cli(getattr(module, command.flags), args=rest, prog=f"ringline {name}")
+    return module.run(flags)
+
+
+def _find(given: list[str]) -> tuple[str, list[str]]:
+    """The command that `given` starts with, and the arguments after it."""
+    for words in (2, 1):
+        name = " ".join(given[:words])
+        if name in COMMANDS:
+            return name, given[words:]
+    group = [name for name in COMMANDS if name.startswith(given[0] + " ")]
+    if group:
+        got = given[1] if len(given) > 1 else "nothing"
+        raise ValueError(f"expected one of: {', '.join(group)}; got {got} after {given[0]}")
+    near = get_close_matches(given[0], COMMANDS, n=2) or list(COMMANDS)
+    raise ValueError(f"no command {given[0]!r}; did you mean {' or '.join(near)}? See --help")
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: ringline COMMAND [options]",
+            "",
+            "Pipelines and ring collectives for JAX, as schedules that are checked, executed,",
+            "simulated and drawn.",
+            "",
+            *lines,
+            "",
+            "`ringline COMMAND --help` shows a command's options.",
+        ]
+    )
+
+
+def _fail(message: str, status: int = BAD_INPUT) -> int:
+    print(f"ringline: error: {message}", file=sys.stderr)
+    return status
