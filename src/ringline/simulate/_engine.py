@@ -160,6 +160,8 @@ class _Run:
                 compute.part,
                 wait_s=wait_s,
                 wait=self._reason(lane) if wait_s > 0 else "",
+                reads=compute.reads,
+                writes=compute.writes,
             )
         )
         self._at(now + duration_s, self._finish, lane, compute)
@@ -185,6 +187,8 @@ class _Run:
                 size,
                 wait_s,
                 f"the link to stage {send.peer}" if wait_s > 0 else "",
+                send.reads,
+                send.reads,
             )
         )
         self._at(now + busy_s, self._finish, lane, send)

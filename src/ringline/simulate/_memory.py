@@ -1,6 +1,6 @@
 """How many values of a kind the devices of a program hold at once."""
 
-from ringline.schedule import Program, Value
+from ringline.schedule import Program
 
 
 def peak_live(program: Program, kind: str) -> tuple[int, ...]:

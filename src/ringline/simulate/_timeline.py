@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from ringline.schedule import Value
+
 Interval = tuple[float, float]
 
 
@@ -27,6 +29,8 @@ class Event:
         wait_s: how long before `start_s` it could have started but for what `wait` names: a
             computation waits with its device idle, a transfer with its value ready.
         wait: what it waited for, or an empty text.
+        reads: the values it needs on `device`.
+        writes: the values it makes: on `device`, or for a transfer on `peer`.
     """
 
     start_s: float
@@ -42,6 +46,8 @@ class Event:
     bytes: int = 0
     wait_s: float = 0.0
     wait: str = ""
+    reads: tuple[Value, ...] = ()
+    writes: tuple[Value, ...] = ()
 
     @property
     def end_s(self) -> float:
