@@ -1,0 +1,138 @@
+"""The compiled functions of a run: one training step and one evaluation of a batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from ringline import schedules
+from ringline.pipeline import pipeline
+from ringline.schedule import PipelineSchedule, place_on_ticks
+from ringline.train import _model
+from ringline.train._config import TrainConfig
+from ringline.train._optimizer import make_optimizer
+from ringline.train._state import TrainState, batch_sharding, init_state, shardings
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a loop over steps needs.
+
+    Attributes:
+        config: the resolved configuration.
+        mesh: the devices.
+        schedule: the pipeline's order, or None for the plain loop over layers.
+        abstract: shapes and places of the state.
+        init: `() -> TrainState`.
+        step: `(state, tokens) -> (state, loss)`, compiled; it takes over the state's memory.
+        evaluate: `(params, tokens) -> loss`, compiled.
+    """
+
+    config: TrainConfig
+    mesh: Mesh
+    schedule: PipelineSchedule | None
+    abstract: TrainState
+    init: Callable[[], TrainState]
+    step: Callable[[TrainState, jax.Array], tuple[TrainState, jax.Array]]
+    evaluate: Callable[[Any, jax.Array], jax.Array]
+
+
+def make_schedule(config: TrainConfig) -> PipelineSchedule:
+    """The schedule that the configuration asks for.
+
+    Raises:
+        ValueError: when it cannot place the layers.
+    """
+    if config.schedule == "linear":
+        schedule = schedules.linear(stages=config.stages, microbatches=config.microbatches)
+    else:
+        assert config.repeats is not None
+        schedule = schedules.circular(
+            stages=config.stages, microbatches=config.microbatches, repeats=config.repeats
+        )
+    schedule.layers_of_chunks(config.layers)
+    return schedule
+
+
+def bubble_share(schedule: PipelineSchedule, overlap: bool) -> float:
+    """Share of a stage's ticks that run nothing: 1 - v m / ticks, forward and backward alike.
+
+    Example:
+        >>> from ringline import schedules
+        >>> bubble_share(schedules.linear(stages=4, microbatches=8), overlap=False)
+        0.2727272727272727
+    """
+    forward = schedule.forward()
+    placed = place_on_ticks(forward.program(), phases=("F",), hop=2 if overlap else 1)
+    ticks = 1 + max(row[-1].tick for row in placed)
+    return 1 - max(len(row) for row in placed) / ticks
+
+
+def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) -> Engine:
+    """Trace and compile the functions of a run, so that what cannot run fails here.
+
+    Args:
+        config: resolved.
+        mesh: with the axes `stage` and `fsdp`.
+        schedule: None for the plain loop over layers.
+    """
+    optimizer = make_optimizer(config)
+    apply_layers = _apply_layers(config, mesh, schedule)
+    init = partial(init_state, config, schedule, optimizer)
+    shapes = jax.eval_shape(init)
+    places = shardings(shapes, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        places,
+    )
+    tokens = jax.ShapeDtypeStruct(
+        (config.batch, config.seq + 1), jnp.int32, sharding=batch_sharding(mesh)
+    )
+
+    def loss(params, tokens_BL):
+        return _model.loss(config, params, tokens_BL, apply_layers)
+
+    def step(state: TrainState, tokens_BL: jax.Array) -> tuple[TrainState, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(state.params, tokens_BL)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params, opt_state, state.step + 1), value
+
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    compiled = jax.jit(step, donate_argnums=0, out_shardings=(places, whole))
+    return Engine(
+        config=config,
+        mesh=mesh,
+        schedule=schedule,
+        abstract=abstract,
+        init=jax.jit(init, out_shardings=places),
+        step=compiled.lower(abstract, tokens).compile(),
+        evaluate=jax.jit(loss, out_shardings=whole),
+    )
+
+
+def _apply_layers(
+    config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None
+) -> _model.ApplyLayers:
+    if schedule is None:
+        return _model.plain_layers(config)
+
+    return partial(
+        pipeline_layers,
+        layer=partial(_model.layer, config),
+        schedule=schedule,
+        mesh=mesh,
+        overlap=config.overlap,
+        remat=config.remat == "full",
+    )
+
+
+def pipeline_layers(layers, x_BLD, *, layer, **options) -> jax.Array:
+    """`pipeline` with the layers first."""
+    return pipeline(layer, layers, x_BLD, **options)
