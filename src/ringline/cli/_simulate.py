@@ -1,19 +1,18 @@
 """`ringline simulate`: the time of a training step, and pictures of it."""
 
-import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from ringline import schedules, trace
-from ringline.schedule import PipelineSchedule, parse_pipeline
+from ringline import trace
+from ringline.schedule import PipelineSchedule, named_schedule
 from ringline.simulate import Timeline, simulate
 
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
@@ -24,7 +23,7 @@ class Simulate:
     """Time one training step through a pipeline schedule, and draw it."""
 
     schedule: tyro.conf.Positional[str]
-    """Name of a schedule (linear, circular, one-f-one-b, ...), or a CSV file of one."""
+    """Name of a schedule (linear, circular, 1f1b, ...), or a CSV file of one."""
     stages: int = 4
     """p, stages of the pipeline."""
     microbatches: int = 8
@@ -58,61 +57,62 @@ class Simulate:
 
 def run(flags: Simulate) -> int:
     """Simulate, print and write what the flags ask for; gives the exit status."""
-    names = [flags.schedule, *flags.compare]
-    timelines = [_simulate(schedule, flags) for schedule in _schedules(names, flags)]
-    if flags.json != "-":
-        console = Console() if sys.stdout.isatty() else Console(width=140)
-        trace.terminal(timelines, console=console)
-        console.print()
-        console.print(trace.summary(timelines))
-    if flags.trace:
-        trace.chrome(timelines, flags.trace)
-    if flags.html:
-        trace.html(
-            timelines, flags.html, title=f"Step time: {', '.join(t.name for t in timelines)}"
-        )
-    if flags.svg:
-        trace.svg(timelines, flags.svg)
-    if flags.json:
-        text = json.dumps([_numbers(timeline) for timeline in timelines], indent=2) + "\n"
-        if flags.json == "-":
-            sys.stdout.write(text)
-        else:
-            Path(flags.json).write_text(text)
+    timelines = [
+        _simulate(schedule, flags)
+        for schedule in _schedules([flags.schedule, *flags.compare], flags)
+    ]
+    title = f"Step time: {', '.join(timeline.name for timeline in timelines)}"
+    numbers = json.dumps([_numbers(timeline) for timeline in timelines], indent=2) + "\n"
+    files: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (flags.trace, lambda path: trace.chrome(timelines, path)),
+        (flags.html, lambda path: trace.html(timelines, path, title=title)),
+        (flags.svg, lambda path: trace.svg(timelines, path)),
+        (None if flags.json in (None, "-") else Path(flags.json), lambda p: p.write_text(numbers)),
+    ]
+    for path, write in files:
+        if path is not None:
+            with _one_line(path, "write"):
+                write(path)
+    if flags.json == "-":
+        sys.stdout.write(numbers)
+        return 0
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    trace.terminal(timelines, console=console)
+    console.print()
+    console.print(trace.summary(timelines))
     return 0
 
 
 def _schedules(names: list[str], flags: Simulate) -> list[PipelineSchedule]:
     """The schedules called `names`. `--repeats` goes to those that can have several."""
-    tables = [name for name in names if name.endswith(".csv")]
-    makers = {name: _maker(name) for name in names if name not in tables}
-    several = {n for n, make in makers.items() if _parameters(make)["repeats"].default > 1}
     made = []
     for name in names:
-        if name in tables:
-            made.append(parse_pipeline(Path(name), name=Path(name).stem))
-            made[-1].validate()
-            continue
-        sizes = {"stages": flags.stages, "microbatches": flags.microbatches}
-        if flags.repeats is not None and (name in several or not several):
-            sizes["repeats"] = flags.repeats
-        made.append(makers[name](**sizes))
+        with _one_line(name):
+            made.append(named_schedule(name, stages=flags.stages, microbatches=flags.microbatches))
+    if flags.repeats is not None:
+        several = [schedule.repeats > 1 for schedule in made]
+        for i, name in enumerate(names):
+            if several[i] or not any(several):
+                made[i] = named_schedule(
+                    name,
+                    stages=flags.stages,
+                    microbatches=flags.microbatches,
+                    repeats=flags.repeats,
+                )
+    for schedule in made:
+        schedule.validate()
     return made
 
 
-def _maker(name: str) -> Callable[..., PipelineSchedule]:
-    known = {n.replace("_", "-") for n in vars(schedules) if not n.startswith("_")}
-    plain = name.replace("_", "-")
-    if plain not in known:
-        near = get_close_matches(plain, known, n=2) or sorted(known)
+@contextmanager
+def _one_line(path: object, verb: str = "read") -> Iterator[None]:
+    """Turn a fault of the file system into one line."""
+    try:
+        yield
+    except OSError as error:
         raise ValueError(
-            f"no schedule is called {name!r}; expected {' or '.join(near)}, or a .csv file"
-        )
-    return getattr(schedules, plain.replace("-", "_"))
-
-
-def _parameters(make: Callable[..., PipelineSchedule]) -> Any:
-    return inspect.signature(make).parameters
+            f"cannot {verb} {str(path)!r}: {error.strerror}; check the path"
+        ) from error
 
 
 def _simulate(schedule: PipelineSchedule, flags: Simulate) -> Timeline:
