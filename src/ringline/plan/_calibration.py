@@ -20,6 +20,7 @@ _NUMBERS = (
     "link_efficiency",
     "tensor_overlap",
     "data_overlap",
+    "collective_s",
     "optimizer_bytes_per_parameter",
     "step_s",
 )
@@ -39,6 +40,7 @@ class Calibration:
         loss_bytes_per_logit: traffic of the loss, forward and backward.
         layer_floor_s: least time of a layer's forward, spent by the host on launching it.
         link_efficiency: share of the links' rate that is reached.
+        collective_s: fixed time of one collective, besides its hops.
         tensor_overlap: share of tensor-parallel communication that hides behind matmuls.
         data_overlap: share of the gradients' all-reduce that hides behind the backward.
         optimizer_bytes_per_parameter: traffic of the optimizer.
@@ -56,6 +58,7 @@ class Calibration:
     loss_bytes_per_logit: float = 24.0
     layer_floor_s: float = 0.0
     link_efficiency: float = 1.0
+    collective_s: float = 0.0
     tensor_overlap: float = 0.0
     data_overlap: float = 0.5
     optimizer_bytes_per_parameter: float = 30.0

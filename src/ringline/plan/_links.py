@@ -71,7 +71,7 @@ class Links:
 
     def _latency_s(self, chips: int) -> float:
         hops = 1 if self.cluster.chip.network == "switch" else chips - 1
-        return self.cluster.chip.hop_latency_s * hops
+        return self.how.collective_s + self.cluster.chip.hop_latency_s * hops
 
 
 def placements(layout: Layout, cluster: Cluster) -> Iterator[Placement]:

@@ -113,11 +113,23 @@ def search(
     )
 
 
-def simulated_plan(work: Work, plan: Plan) -> Plan:
-    """`plan` with its bubble and exposed transfers from the simulator instead of closed forms."""
+def simulated_plan(
+    work: Work, plan: Plan, *, overlap: bool = True, largest: int = _LARGEST_SIMULATION
+) -> Plan:
+    """`plan` with its bubble and exposed transfers from the simulator instead of closed forms.
+
+    Args:
+        work: what is planned.
+        plan: its closed form.
+        overlap: whether transfers run beside the computations.
+        largest: steps with more actions keep their closed form.
+
+    Returns:
+        The plan with the simulated pipeline.
+    """
     layout = plan.layout
     actions = layout.stages * layout.microbatches * layout.repeats * 2
-    if not layout.pipelined or actions > _LARGEST_SIMULATION:
+    if not layout.pipelined or actions > largest:
         return plan
     costs = plan.costs
     generate = getattr(schedules, layout.schedule)
@@ -133,7 +145,7 @@ def simulated_plan(work: Work, plan: Plan) -> Plan:
     )
     schedule = generate(stages=layout.stages, microbatches=layout.microbatches, **repeats)
     step = simulate(
-        schedule, forward_s=costs.forward_s, transfer_s=costs.hop_s, overlap=True, **backward
+        schedule, forward_s=costs.forward_s, transfer_s=costs.hop_s, overlap=overlap, **backward
     )
     busy = max(layout.microbatches * (f + b) for f, b in zip(costs.forward_s, costs.backward_s))
     idle = step.makespan_s - busy

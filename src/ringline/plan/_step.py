@@ -40,6 +40,7 @@ class Work:
         batch: sequences of a step.
         length: tokens of a sequence.
         how: efficiencies, those of the chip's usual stack where None.
+        sequence_parallel: whether the residual stream is split over the tensor axis.
     """
 
     model: Model
@@ -47,6 +48,7 @@ class Work:
     batch: int
     length: int
     how: Calibration | None = None
+    sequence_parallel: bool = True
 
     @property
     def calibration(self) -> Calibration:
@@ -154,7 +156,7 @@ class Evaluator:
             layout.sequences(self.work.batch),
             self.work.length,
             layout.tensor,
-            True,
+            self.work.sequence_parallel,
             expert_group(self.work.model, layout),
         )
 
