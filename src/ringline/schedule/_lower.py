@@ -29,7 +29,10 @@ def lower_pipeline(
     """
     table = [list(row) for row in rows]
     span = len(stage_of) // directions
-    computes = [[compute_of(action, len(stage_of), span) for action in row] for row in table]
+    forward_only = all(op == "F" for row in table for _, op, _ in row)
+    computes = [
+        [compute_of(action, len(stage_of), span, forward_only) for action in row] for row in table
+    ]
     for row, steps in zip(computes, joined):
         _join(row, steps)
     sends = [[_sends(compute, stage_of) for compute in row] for row in computes]
@@ -48,7 +51,7 @@ def lower_pipeline(
     for first in range(0, len(stage_of), span):
         inputs = tuple(Value("activation", first, i) for i in range(microbatches))
         initial[stage_of[first]] += inputs
-    if all(op == "F" for row in table for _, op, _ in row):
+    if forward_only:
         outputs = tuple(Value("activation", len(stage_of), i) for i in range(microbatches))
         final[stage_of[-1]] = outputs
     return Program(tuple(lowered), tuple(initial), tuple(final))
@@ -96,16 +99,17 @@ def _lower_row(
     return tuple(out)
 
 
-def compute_of(action: Action, chunks: int, span: int) -> Compute:
+def compute_of(action: Action, chunks: int, span: int, forward_only: bool = False) -> Compute:
     """What one action reads and writes; each `span` chunks are a pipeline of their own.
 
-    A last chunk's backward starts from its own loss.
+    A last chunk's forward includes the loss, so it also makes the cotangent that the same
+    chunk's backward starts from.
     """
     chunk, op, i = action
     first, last = chunk % span == 0, chunk % span == span - 1
     residual = Value("residual", chunk, i)
     handover = Value("handover", chunk, i)
-    cotangent_in = () if last else (Value("cotangent", chunk, i),)
+    cotangent_in = Value("cotangent", chunk, i)
     cotangent_out = () if first else (Value("cotangent", chunk - 1, i),)
     match op:
         case "F":
@@ -113,10 +117,12 @@ def compute_of(action: Action, chunks: int, span: int) -> Compute:
             output = Value("activation", chunk + 1, i)
             # The end of one pipeline is no input of the next.
             writes = (residual,) if last and chunk < chunks - 1 else (output, residual)
+            if last and not forward_only:
+                writes = (*writes, cotangent_in)
         case "B":
-            reads, writes = (residual, *cotangent_in), cotangent_out
+            reads, writes = (residual, cotangent_in), cotangent_out
         case "I":
-            reads, writes = (residual, *cotangent_in), (*cotangent_out, handover)
+            reads, writes = (residual, cotangent_in), (*cotangent_out, handover)
         case _:
             reads, writes = (residual, handover), ()
     return Compute(op, chunk, i, reads, writes)
@@ -126,8 +132,9 @@ def made_on(value: Value, stage_of: Sequence[int], span: int) -> int | None:
     """The stage whose computation makes an activation or cotangent; None for an input."""
     if value.kind == "activation" and value.index % span:
         return stage_of[value.index - 1]
-    if value.kind == "cotangent" and value.index < len(stage_of) - 1:
-        return stage_of[value.index + 1]
+    if value.kind == "cotangent":
+        last = value.index % span == span - 1
+        return stage_of[value.index if last else value.index + 1]
     return None
 
 
