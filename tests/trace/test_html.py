@@ -111,9 +111,32 @@ def test_pointer_shows_what_an_event_waited_for(visit):
     page.wait_for_selector("#tip:visible")
     text = page.locator("#tip").inner_text()
     assert "1F0 · forward, microbatch 0" in text
-    assert "1.2 s for activation[1,0] from stage 0" in text
+    assert "1.2 s for the activation of microbatch 0 for chunk 1, from stage 0" in text
+    page.mouse.move(box["x"] + 66 + place * 0.6 / (34.2 * 1.015), box["y"] + second_row)
+    text = page.locator("#tip").inner_text()
+    assert "stage 1 is idle" in text
+    assert "for the activation of microbatch 0 for chunk 1, from stage 0" in text
     page.mouse.move(box["x"] + 5, box["y"] + 5)
     assert page.locator("#tip").is_hidden()
+
+
+def test_two_fingers_zoom(visit):
+    page = visit(circular_step(), viewport={"width": 500, "height": 900}, has_touch=True)
+    whole = page.evaluate(VIEW)
+    box = page.locator(".panel canvas").bounding_box()
+    touch = page.context.new_cdp_session(page)
+
+    def fingers(kind: str, *xs: float) -> None:
+        points = [{"x": box["x"] + x, "y": box["y"] + 60, "id": i} for i, x in enumerate(xs)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    fingers("touchStart", 200, 260)
+    for apart in range(0, 60, 10):
+        fingers("touchMove", 200 - apart, 260 + apart)
+    fingers("touchEnd")
+    until(page, f"{VIEW} !== {json.dumps(whole)}")
+    start, end = (float(part.split()[0]) for part in page.evaluate(VIEW).split(" – "))
+    assert end - start < 29.7 / 2
 
 
 def test_sizes_are_shown(visit):
@@ -136,10 +159,10 @@ def test_keys_zoom_pan_and_pick(visit):
     assert views[1] == views[3] == views[5]
     assert views[4] == whole
     page.keyboard.press("Enter")
-    assert page.locator("#live").text_content().startswith("0F0: forward, microbatch 0; stage 0")
+    assert page.locator("#live").text_content().startswith("0F0 · forward, microbatch 0; stage 0")
     page.keyboard.press("Shift+ArrowRight")
     page.keyboard.press("Shift+ArrowDown")
-    assert page.locator("#live").text_content().startswith("1F0: forward, microbatch 0; stage 1")
+    assert page.locator("#live").text_content().startswith("1F0 · forward, microbatch 0; stage 1")
     assert page.locator("#tip").is_visible()
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()

@@ -33,12 +33,19 @@ function eventAt(panel, x, y) {
   return null;
 }
 
-function showTip(panel, event, x, y) {
-  const { title, label, facts } = describe(event, panel.timeline);
+// The row of computations under the pointer where none runs, while the step does.
+function idleAt(panel, x, y) {
+  const time = view.start + (x - panel.place.left) / panel.place.scale;
+  if (x < panel.place.left || time < 0 || time > panel.timeline.makespan) return null;
+  const track = panel.tracks.find((t) => !t.link && y >= t.y && y <= t.y + t.height);
+  return track ? describeIdle(track, time, panel.timeline) : null;
+}
+
+function showTip({ title, facts }, color, x, y) {
   const swatch = document.createElement("i");
-  swatch.style.background = paintOf(event).fill;
+  swatch.style.background = color;
   const head = document.createElement("strong");
-  head.append(swatch, `${label} · ${title}`);
+  head.append(swatch, title);
   const list = document.createElement("dl");
   for (const [name, value] of facts) {
     const term = document.createElement("dt"), text = document.createElement("dd");
@@ -63,8 +70,8 @@ function pick(panel, event) {
     const start = event.start < view.start ? event.start - margin : event.end + margin - span;
     setView(start, start + span);
   }
-  const { title, label, facts } = describe(event, panel.timeline);
-  live.textContent = `${label}: ${title}; ${facts.map((fact) => fact.join(" ")).join(", ")}`;
+  const { title, facts } = describe(event, panel.timeline);
+  live.textContent = `${title}; ${facts.map((fact) => fact.join(" ")).join(", ")}`;
   redraw();
 }
 
@@ -73,7 +80,8 @@ function pickWithTip(panel, event) {
   const box = panel.canvas.getBoundingClientRect();
   const place = geometry(panel.canvas.clientWidth);
   const x = Math.max(place.x(event.start), place.left);
-  showTip(panel, event, box.left + x, box.top + event.track.y + event.track.height);
+  showTip(describe(event, panel.timeline), paintOf(event).fill,
+    box.left + x, box.top + event.track.y + event.track.height);
 }
 
 function letGo() {
@@ -151,7 +159,10 @@ function listen(panel) {
     state.hovered = event ? { panel, id: event.id } : null;
     state.crosshair = x >= panel.place.left
       ? view.start + (x - panel.place.left) / panel.place.scale : null;
-    if (event) showTip(panel, event, pointer.clientX, pointer.clientY); else tip.hidden = true;
+    const idle = event ? null : idleAt(panel, x, y);
+    const shown = event ? describe(event, panel.timeline) : idle;
+    const color = event ? paintOf(event).fill : colors.hatch;
+    if (shown) showTip(shown, color, pointer.clientX, pointer.clientY); else tip.hidden = true;
     redraw();
   };
   canvas.addEventListener("pointerdown", (pointer) => {
@@ -186,7 +197,8 @@ function listen(panel) {
     if (event) hover(pointer);
   });
   canvas.addEventListener("pointercancel", (pointer) => fingers.delete(pointer.pointerId));
-  canvas.addEventListener("pointerleave", () => {
+  canvas.addEventListener("pointerleave", (pointer) => {
+    if (pointer.pointerType === "touch") return; // a finger leaves after every tap
     state.hovered = state.crosshair = null;
     tip.hidden = true;
     redraw();

@@ -78,6 +78,11 @@ function firstAfter(events, time) {
   return low;
 }
 
+function reasonText(reason) {
+  return reason.replace(/^(activation|cotangent)\[(\d+),(\d+)\]/,
+    "the $1 of microbatch $3 for chunk $2,");
+}
+
 function describe(event, timeline) {
   const title = `${data.names[event.kind] ?? event.kind}, microbatch ${event.part}`;
   const facts = [];
@@ -91,8 +96,20 @@ function describe(event, timeline) {
   }
   facts.push(["start", timeText(event.start)], ["duration", timeText(event.duration)]);
   if (event.bytes) facts.push(["size", sizeText(event.bytes)]);
-  if (event.wait > 0) facts.push(["waited", `${timeText(event.wait)} for ${event.reason}`]);
-  return { title, label: event.label, facts };
+  if (event.wait > 0) facts.push(["waited", `${timeText(event.wait)} for ${reasonText(event.reason)}`]);
+  return { title: `${event.label} · ${title}`, facts };
+}
+
+// Why a stage computes nothing at `time`: what the next computation of its row waits for.
+function describeIdle(track, time, timeline) {
+  const next = firstAfter(track.events, time);
+  const before = track.events[next - 1], after = track.events[next];
+  const start = before ? before.end : 0;
+  const end = after ? after.start : timeline.makespan;
+  const facts = [["start", timeText(start)], ["duration", timeText(end - start)]];
+  if (after?.wait > 0) facts.push(["waits", `for ${reasonText(after.reason)}`]);
+  if (after) facts.push(["then", after.label]);
+  return { title: `stage ${track.device} is idle${after ? "" : " until the end"}`, facts };
 }
 
 const panels = data.timelines.map(buildPanel);
