@@ -1,5 +1,6 @@
 """The pipeline schedules by name: `ringline.schedules.circular(stages=4, microbatches=8)`."""
 
+from ringline.schedule._auto import zero_bubble as zero_bubble
 from ringline.schedule._breadth_first import circular as circular
 from ringline.schedule._breadth_first import linear as linear
 from ringline.schedule._one_f_one_b import eager_one_f_one_b as eager_one_f_one_b

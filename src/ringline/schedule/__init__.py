@@ -5,6 +5,7 @@ else reads. Nothing here needs JAX.
 """
 
 from ringline.schedule._all_gather import all_gather as all_gather
+from ringline.schedule._auto import zero_bubble as zero_bubble
 from ringline.schedule._breadth_first import circular as circular
 from ringline.schedule._breadth_first import linear as linear
 from ringline.schedule._check import check_program as check_program

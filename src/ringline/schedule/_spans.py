@@ -7,7 +7,7 @@ this is what generators search with.
 
 from collections.abc import Callable, Iterable, Sequence
 
-Action = tuple[int, str, int]
+from ringline.schedule._pipeline import Action
 
 
 def stage_spans(
@@ -27,43 +27,51 @@ def stage_spans(
     Example:
         >>> from ringline.schedule import linear
         >>> schedule = linear(stages=2, microbatches=3)
-        >>> stage_spans(schedule.rows, schedule.stage_of, lambda a: 1.0 if a[1] == "F" else 2.0)
+        >>> stage_spans(schedule.rows, schedule.stage_of, lambda a: 1.0 if a.op == "F" else 2.0)
         [(0.0, 12.0), (1.0, 10.0)]
     """
     table = [list(row) for row in rows]
-    last = len(stage_of) - 1
-    # When an activation or a cotangent is made, by the chunk and microbatch that read it.
-    ready: dict[tuple[str, int, int], float] = {}
-    waiting: dict[tuple[str, int, int], int] = {}
     position = [0] * len(table)
-    start = [0.0] * len(table)
-    now = [0.0] * len(table)
+    start_s = [0.0] * len(table)
+    now_s = [0.0] * len(table)
+    made_s: dict[Action, float] = {}
+    waiting: dict[Action, int] = {}
     todo = list(range(len(table)))
     while todo:
         stage = todo.pop()
         row = table[stage]
         while position[stage] < len(row):
             action = row[position[stage]]
-            chunk, op, microbatch = action
+            maker = _maker(action, len(stage_of))
             arrival_s = 0.0
-            if (op == "F" and chunk > 0) or (op in "BI" and chunk < last):
-                source = chunk - 1 if op == "F" else chunk + 1
-                key = ("F" if op == "F" else "B", chunk, microbatch)
-                made_s = ready.get(key)
-                if made_s is None:
-                    waiting[key] = stage
+            if maker:
+                if maker not in made_s:
+                    waiting[maker] = stage
                     break
-                arrival_s = made_s + (hop_s if stage_of[source] != stage else 0.0)
-            begin_s = max(now[stage], arrival_s)
+                arrival_s = made_s[maker] + hop_s * (stage_of[maker.chunk] != stage)
+            begin_s = max(now_s[stage], arrival_s)
             if position[stage] == 0:
-                start[stage] = begin_s
-            now[stage] = begin_s + duration_s(action)
+                start_s[stage] = begin_s
+            now_s[stage] = begin_s + duration_s(action)
             position[stage] += 1
-            if op != "W":
-                target = chunk + 1 if op == "F" else chunk - 1
-                key = ("F" if op == "F" else "B", target, microbatch)
-                ready[key] = now[stage]
-                if key in waiting:
-                    todo.append(waiting.pop(key))
+            done = _as_backward(action)
+            made_s[done] = now_s[stage]
+            if done in waiting:
+                todo.append(waiting.pop(done))
     assert all(p == len(row) for p, row in zip(position, table)), "the order deadlocks"
-    return list(zip(start, now))
+    return list(zip(start_s, now_s))
+
+
+def _maker(action: Action, chunks: int) -> Action | None:
+    """The action of the neighbouring chunk whose result this one reads; None for an end."""
+    chunk, op, microbatch = action
+    if op == "F":
+        return Action(chunk - 1, "F", microbatch) if chunk > 0 else None
+    if op in "BI":
+        return Action(chunk + 1, "B", microbatch) if chunk < chunks - 1 else None
+    return None
+
+
+def _as_backward(action: Action) -> Action:
+    """The action with I called B: both give the cotangent."""
+    return action._replace(op="B") if action.op == "I" else action
