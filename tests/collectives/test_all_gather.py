@@ -89,7 +89,7 @@ def test_channels_change_nothing(topology, channels):
 @pytest.mark.parametrize("topology", ["ring", "line"])
 def test_the_update_form_places_what_the_concatenate_form_does(topology, monkeypatch):
     """More devices than the concatenating form takes: the one that TPUs and large n use."""
-    monkeypatch.setattr("ringline.collectives._primitive.MAX_CONCATENATE_DEVICES", 1)
+    monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_DEVICES", 1)
     shards = [random_bits((5, *shape), "bfloat16") for shape, _ in SMALL_SHARDS]
     dims = [dim for _, dim in SMALL_SHARDS]
 

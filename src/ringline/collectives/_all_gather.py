@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ringline.collectives._permute import AxisName
+from ringline.collectives._permute import AxisName, choose_assembly, platform
 from ringline.collectives._primitive import bind_all_gather
 from ringline.schedule import CollectiveSchedule
 from ringline.schedule import all_gather as all_gather_schedule
@@ -112,6 +112,7 @@ def all_gather(
             cut=_cut_dim(shard.shape, dim, schedule.pieces),
             schedule=schedule,
             implementation=chosen,
+            assembly=choose_assembly(devices),
         )
 
     return jax.tree.map(gather, x)
@@ -123,11 +124,9 @@ _PERMUTE_MIN_BYTES = 64 * 1024
 
 def _choose(shard: Array, axis: int) -> Implementation:
     """The faster backend for this shard where nothing was asked for by name."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = getattr(device, "platform", None) or jax.default_backend()
     contiguous = prod(shard.shape[:axis]) == 1
     large = shard.size * shard.dtype.itemsize >= _PERMUTE_MIN_BYTES
-    return "permute" if platform == "cpu" and large and not contiguous else "xla"
+    return "permute" if platform() == "cpu" and large and not contiguous else "xla"
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,23 @@ AxisName = str | tuple[str, ...]
 Assembly = Literal["concatenate", "update"]
 
 # A switch over n concatenations of n arrivals compiles for half a minute at n = 64.
-MAX_CONCATENATE_DEVICES = 16
+_MAX_CONCATENATE_DEVICES = 16
+
+
+def choose_assembly(devices: int) -> Assembly:
+    """The faster of the two forms that is safe where this is traced, inside `jax.shard_map`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    # The compiler may put collectives for an automatic axis into a branch, and they hang when
+    # the devices of the gathered axis take different branches.
+    branches_are_safe = set(mesh.manual_axes) == set(mesh.axis_names)
+    fits = devices <= _MAX_CONCATENATE_DEVICES
+    return "concatenate" if fits and branches_are_safe and platform() == "cpu" else "update"
+
+
+def platform() -> str:
+    """The platform of the mesh in use: the target's when compiling ahead of time."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return getattr(device, "platform", None) or jax.default_backend()
 
 
 def permute_all_gather(

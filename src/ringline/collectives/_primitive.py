@@ -1,8 +1,7 @@
 """The JAX primitive behind `all_gather`: one linear operation, whatever the backend.
 
-Being a primitive it can move raw bits and still have a gradient, and each platform gets the form
-that is fast there. Its transpose adds up, for each stripe, the cotangents of all devices: the same
-sends backwards.
+Being a primitive it can move raw bits and still have a gradient. Its transpose adds up, for each
+stripe, the cotangents of all devices: the same sends backwards.
 """
 
 from functools import partial
@@ -13,12 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ringline.collectives._bits import moved_as_bits
-from ringline.collectives._permute import (
-    MAX_CONCATENATE_DEVICES,
-    Assembly,
-    AxisName,
-    permute_all_gather,
-)
+from ringline.collectives._permute import Assembly, AxisName, permute_all_gather
 from ringline.schedule import CollectiveSchedule
 
 all_gather_p = Primitive("ringline_all_gather")
@@ -32,6 +26,7 @@ def bind_all_gather(
     cut: int,
     schedule: CollectiveSchedule,
     implementation: str,
+    assembly: Assembly,
 ) -> Array:
     """Gather stripes along dim `axis`, pieces cut along dim `cut`; `x` must vary over the axis."""
     return all_gather_p.bind(
@@ -41,6 +36,7 @@ def bind_all_gather(
         cut=cut,
         schedule=schedule,
         implementation=implementation,
+        assembly=assembly,
     )
 
 
@@ -50,13 +46,12 @@ def _abstract_eval(x, *, axis: int, schedule: CollectiveSchedule, **_):
     return x.update(shape=tuple(shape))
 
 
-def _gather(x: Array, *, assembly: Assembly, implementation: str, **params) -> Array:
+def _gather(x: Array, *, implementation: str, assembly: Assembly, **params) -> Array:
     devices = params["schedule"].devices
     if devices == 1 or x.size == 0:
         return lax.concatenate([x] * devices, params["axis"])
     if implementation == "xla":
         return lax.all_gather(x, params["axis_name"], axis=params["axis"], tiled=True)
-    assembly = assembly if devices <= MAX_CONCATENATE_DEVICES else "update"
     return permute_all_gather(x, assembly=assembly, **params)
 
 
@@ -66,8 +61,7 @@ def _lowered(x: Array, **params) -> Array:
 
 def _transpose(cotangent, x, **params):
     # Not as bits: the cotangents are added up on their way back.
-    gather = partial(_gather, assembly="concatenate", **params)
-    return jax.linear_transpose(gather, x.aval)(cotangent)
+    return jax.linear_transpose(partial(_gather, **params), x.aval)(cotangent)
 
 
 def _batch(operands, dims, *, axis: int, cut: int, **params):
@@ -79,12 +73,4 @@ def _batch(operands, dims, *, axis: int, cut: int, **params):
 all_gather_p.def_abstract_eval(_abstract_eval)
 ad.deflinear2(all_gather_p, _transpose)
 batching.primitive_batchers[all_gather_p] = _batch
-mlir.register_lowering(
-    all_gather_p,
-    mlir.lower_fun(partial(_lowered, assembly="update"), multiple_results=False),
-)
-mlir.register_lowering(
-    all_gather_p,
-    mlir.lower_fun(partial(_lowered, assembly="concatenate"), multiple_results=False),
-    platform="cpu",
-)
+mlir.register_lowering(all_gather_p, mlir.lower_fun(_lowered, multiple_results=False))
