@@ -204,8 +204,7 @@ class Evaluator:
             "optimizer": optimizer,
         }
         predicted = sum(parts.values())
-        ideal_s = m * sum(layers) / p * (ideal.forward_s + ideal.backward_s)
-        floor = ideal_s * (1 + bubble / (m * busy[worst]))
+        floor = self._floor_s(layout, ideal)
         lower = min(predicted, max(floor, fsdp_all, data_all))
         hidden = how.tensor_overlap / (1 - how.tensor_overlap) if how.tensor_overlap < 1 else 0
         upper = (compute + recompute + bubble + optimizer) * (1 + MARGIN)
@@ -221,6 +220,17 @@ class Evaluator:
             work.mfu(predicted),
             costs,
         )
+
+    def _floor_s(self, layout: Layout, ideal: LayerCost) -> float:
+        """The step of equal stages that do the layers' matmuls alone, with their bubble."""
+        p, m, v = layout.stages, layout.microbatches, layout.repeats
+        share = self.work.model.layers / p
+        forward, weights = share * ideal.forward_s, share * ideal.weight_gradient_s
+        gradient = share * (ideal.input_gradient_s + ideal.recompute_s)
+        busy = m * (forward + gradient + weights)
+        if not layout.pipelined:
+            return busy
+        return busy + RULES[layout.schedule].bubble(p, m, v, forward, gradient, weights)
 
     def _costs(
         self, layout: Layout, shape: Shape

@@ -1,0 +1,85 @@
+"""The figures of `ringline validate`, and the numbers they have to reach."""
+
+from pathlib import Path
+
+import pytest
+
+from ringline.plan.validate import CHECKS, Figure, Options, Report
+from ringline.plan.validate._bubbles import zero_bubble
+from ringline.plan.validate._vtrain import read_runs, split, vtrain
+
+VTRAIN = (
+    Path(__file__).resolve().parents[4]
+    / "shared"
+    / "oracles"
+    / "measured"
+    / "vtrain_ground_truth_single.csv"
+)
+
+
+@pytest.mark.parametrize("name", ["source-arithmetic", "published-steps", "korthikanti"])
+def test_quick_checks_pass(name):
+    report = CHECKS[name](Options())
+    assert report.figures
+    assert report.failures == ()
+    assert report.as_json()["passed"]
+
+
+def test_korthikantis_points_are_predicted_from_two():
+    report = CHECKS["korthikanti"](Options())
+    rows = [figure for figure in report.figures if figure.unit == "s"]
+    assert sum(figure.fit for figure in rows) == 2
+    test = [abs(figure.error) for figure in rows if not figure.fit]
+    assert len(test) == 6
+    assert sum(test) / 6 < 0.05
+    assert max(test) < 0.0887
+
+
+@pytest.mark.slow
+def test_bubbles_of_the_zero_bubble_paper():
+    report = zero_bubble(Options())
+    assert len(report.figures) >= 60
+    assert report.failures == ()
+
+
+@pytest.mark.slow
+def test_closed_forms_hold_exactly():
+    assert CHECKS["closed-forms"](Options()).failures == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VTRAIN.exists(), reason="vTrain's measurements are not beside the project")
+def test_vtrains_steps():
+    report = vtrain(Options(VTRAIN))
+    assert report.failures == ()
+    fitted, rest = split(read_runs(VTRAIN))
+    assert len(fitted) <= 200
+    assert len(fitted) + len(rest) == 1440
+
+
+def test_vtrain_is_skipped_without_its_file():
+    assert "--vtrain" in vtrain(Options()).skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("a,b\n1,2\n", "line 2.*expected the columns"), ("", "more than 150 rows")],
+)
+def test_faults_of_a_measurement_file(tmp_path, text, says):
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=says):
+        read_runs(path)
+    with pytest.raises(ValueError, match="cannot read"):
+        read_runs(tmp_path / "none.csv")
+
+
+def test_figures_judge_tolerance_and_bounds():
+    assert Figure("a", 1.05, 1.0, tolerance=0.1).passes
+    assert not Figure("a", 1.2, 1.0, tolerance=0.1).passes
+    assert Figure("a", 0.02, 0.0, tolerance=0.05, relative=False).passes
+    assert not Figure("a", 1.0, 1.0, bounds=(1.1, 1.2)).passes
+    assert Figure("a", 1.0, 2.0).passes is None
+    failing = Report("x", "y", "z", (Figure("a", 2.0, 1.0, tolerance=0.1),))
+    assert not failing.as_json()["passed"]
+    assert failing.as_json()["summary"]["test"]["largest_error"] == 1.0
