@@ -20,7 +20,7 @@ def test_the_best_fit_first(found):
     assert times == sorted(times)
     assert all(plan.memory.fits for plan in found.plans)
     assert len(found.plans) == 3
-    assert found.fitting <= found.considered
+    assert found.considered > 1000
 
 
 def test_do_not_pipeline_when_that_wins(found):

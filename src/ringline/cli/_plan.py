@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ringline.plan._model import model
-from ringline.plan._report import found_json, plan_table
+from ringline.plan._report import found_json, memory_line, plan_table
 from ringline.plan._search import Progress as Report
 from ringline.plan._search import search
 from ringline.plan._step import Work
@@ -53,11 +53,9 @@ def run(flags: PlanFlags) -> int:
         console = Console()
         if found.plans:
             console.print(plan_table(found))
+            console.print(memory_line(found.plans[0]), highlight=False, markup=False)
         console.print(verdict(found), highlight=False, markup=False)
-        console.print(
-            f"{found.considered} layouts divide the work, {found.fitting} of them fit.",
-            highlight=False,
-        )
+        console.print(f"{found.considered} layouts divide the work.", highlight=False)
         for answer in answers:
             console.print(f"why: {answer.sentence}", highlight=False, markup=False)
         if flags.json:

@@ -1,7 +1,8 @@
 """Where the axes of a layout lie on a cluster, and what communication over them costs."""
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ringline.plan._calibration import Calibration
 from ringline.plan._layout import Layout
@@ -74,21 +75,21 @@ class Links:
         return self.how.collective_s + self.cluster.chip.hop_latency_s * hops
 
 
-def placements(layout: Layout, cluster: Cluster) -> Iterator[Placement]:
+def placements(layout: Layout, cluster: Cluster) -> tuple[Placement, ...]:
     """The ways to lay the slices along the axes, each axis in turn taking what it can."""
-    seen = set()
+    return _placements(layout.stages, layout.data, layout.fsdp, cluster.slices)
+
+
+@lru_cache(maxsize=4096)
+def _placements(stages: int, data: int, fsdp: int, slices: int) -> tuple[Placement, ...]:
+    sizes = {"stage": stages, "data": data, "fsdp": fsdp}
+    found: dict[Placement, None] = {}
     for order in (("stage", "data", "fsdp"), ("data", "stage", "fsdp"), ("fsdp", "data", "stage")):
-        left = cluster.slices
+        left = slices
         parts = {}
         for axis in order:
-            size = {"stage": layout.stages, "data": layout.data, "fsdp": layout.fsdp}[axis]
-            parts[axis] = _common(size, left)
+            parts[axis] = math.gcd(sizes[axis], left)
             left //= parts[axis]
-        if left == 1 and (found := Placement(**parts)) not in seen:
-            seen.add(found)
-            yield found
-
-
-def _common(size: int, slices: int) -> int:
-    """The largest number of slices that `size` can be cut along."""
-    return max(n for n in range(1, min(size, slices) + 1) if size % n == 0 and slices % n == 0)
+        if left == 1:
+            found[Placement(**parts)] = None
+    return tuple(found)

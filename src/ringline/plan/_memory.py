@@ -1,6 +1,8 @@
 """Memory of one chip in a layout."""
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ringline.plan._calibration import Calibration
 from ringline.plan._layer import Shape, activation_bytes
@@ -53,26 +55,36 @@ class Memory:
 
 def stage_layers(model: Model, layout: Layout) -> tuple[int, ...]:
     """Layers of each stage when they are spread over stages x repeats chunks in order."""
-    base, extra = divmod(model.layers, layout.stages * layout.repeats)
+    return _stage_layers(model.layers, layout.stages, layout.repeats)
+
+
+@lru_cache(maxsize=4096)
+def _stage_layers(layers: int, stages: int, repeats: int) -> tuple[int, ...]:
+    base, extra = divmod(layers, stages * repeats)
     return tuple(
-        layout.repeats * base
-        + sum(repeat * layout.stages + stage < extra for repeat in range(layout.repeats))
-        for stage in range(layout.stages)
+        repeats * base + sum(repeat * stages + stage < extra for repeat in range(repeats))
+        for stage in range(stages)
     )
 
 
-def expert_group(model: Model, layout: Layout) -> int:
+@lru_cache(maxsize=4096)
+def expert_group(experts: int, fsdp: int) -> int:
     """Chips that the routed experts are spread over: as many of `fsdp` as divide them."""
-    if not model.experts:
-        return 1
-    return max(n for n in range(1, model.experts + 1) if not (model.experts % n or layout.fsdp % n))
+    return math.gcd(experts, fsdp) if experts else 1
+
+
+@lru_cache(maxsize=64)
+def _layer_parameters(model: Model) -> tuple[float, float]:
+    """Parameters of a layer: all but the routed experts', and theirs."""
+    routed = model.expert_matrices_per_layer
+    return model.layer_parameters - routed, routed
 
 
 def stage_parameters(model: Model, layout: Layout, layers: int) -> tuple[float, float]:
     """Parameters of a stage with embedding or head: those to gather, and the routed experts'."""
-    ends = model.vocab * model.hidden * (1 if layout.pipelined else (1 if model.tied else 2))
-    routed = layers * model.expert_matrices_per_layer
-    return layers * model.layer_parameters - routed + ends, routed
+    dense, routed = _layer_parameters(model)
+    ends = 1 if layout.pipelined or model.tied else 2
+    return layers * dense + ends * model.vocab * model.hidden, layers * routed
 
 
 def memory(

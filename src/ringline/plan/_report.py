@@ -59,7 +59,6 @@ def found_json(found: Found, answers: list[Why]) -> dict[str, Any]:
         "model_flops": work.model_flops,
         "mfu_convention": MFU_CONVENTION,
         "layouts_considered": found.considered,
-        "layouts_fitting": found.fitting,
         "verdict": verdict(found),
         "plans": [plan_json(plan) for plan in found.plans],
         "closest": None
@@ -76,26 +75,35 @@ def found_json(found: Found, answers: list[Why]) -> dict[str, Any]:
     }
 
 
+def memory_line(plan: Plan) -> str:
+    """What takes a chip's memory in `plan`."""
+    parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts_of(plan.memory).items())
+    return f"GiB a chip of the best: {parts}"
+
+
 def plan_table(found: Found) -> Table:
     """The best layouts, one a row."""
     work = found.work
+    limit = found.plans[0].memory.limit_bytes / GIB if found.plans else 0.0
     table = Table(
         title=f"{work.model.name} on {work.cluster.name} ({work.cluster.chips} chips), batch "
         f"{work.batch} x {work.length} tokens",
-        caption=f"step: lower / predicted / upper bound. {MFU_CONVENTION}.",
+        caption=f"step s: predicted, between lower and upper bound; exposed: communication in "
+        f"seconds; GiB: of {limit:.1f} a chip. {MFU_CONVENTION}.",
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("layout", overflow="fold", min_width=24)
-    for name in ("step s", "MFU", "bubble", "exposed s", "GiB a chip"):
-        table.add_column(name, justify="right")
+    table.add_column("layout", overflow="fold")
+    for name in ("step s", "bounds", "MFU", "bubble", "exposed", "GiB"):
+        table.add_column(name, justify="right", no_wrap=True)
     for plan in found.plans:
         table.add_row(
-            str(plan.layout),
-            f"{plan.lower_s:.2f} / [bold]{plan.predicted_s:.2f}[/] / {plan.upper_s:.2f}",
+            str(plan.layout).replace(",", ", "),
+            f"[bold]{plan.predicted_s:.3f}[/]",
+            f"{plan.lower_s:.2f}-{plan.upper_s:.2f}",
             f"{plan.mfu:.1%}",
             f"{plan.bubble_rate:.1%}",
             f"{plan.exposed_s:.3f}",
-            f"{plan.memory.total_bytes / GIB:.1f} of {plan.memory.limit_bytes / GIB:.1f}",
+            f"{plan.memory.total_bytes / GIB:.1f}",
         )
     return table

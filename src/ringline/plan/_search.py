@@ -1,5 +1,6 @@
 """The search over layouts: closed forms for all of them, the simulator for the best few."""
 
+import bisect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ class Found:
         work: what was asked.
         plans: the best plans that fit, best first.
         considered: layouts that divide the chips, the batch and the layers.
-        fitting: how many of them fit the memory.
         closest: of those that do not fit, the one that misses by least.
         without_pipeline: the best plan with one stage that fits, or None.
         with_pipeline: the best plan with more stages that fits, or None.
@@ -34,7 +34,6 @@ class Found:
     work: Work
     plans: tuple[Plan, ...]
     considered: int
-    fitting: int
     closest: Plan | None
     without_pipeline: Plan | None
     with_pipeline: Plan | None
@@ -50,8 +49,9 @@ def search(
     """The best layouts of `work`.
 
     Every combination of stages, repeats, microbatches, schedule, rematerialisation, fsdp,
-    tensor and data that divides the chips, the batch and the heads is evaluated in closed
-    form; the best `top` that fit the memory are then simulated and sorted again.
+    tensor and data that divides the chips, the batch and the heads is looked at in closed
+    form, as far as its bare matmuls and bubble do not already take longer than what was found;
+    the best `top` that fit the memory are then simulated and sorted again.
 
     Args:
         work: model, cluster, batch and length.
@@ -67,7 +67,7 @@ def search(
     """
     evaluator = Evaluator(work)
     wanted = constraints or {}
-    fitting: list[Plan] = []
+    best = {True: _Best(top), False: _Best(top)}
     closest: tuple[float, Layout] | None = None
     considered = 0
     axes = [
@@ -85,17 +85,17 @@ def search(
             if not matches(layout, wanted):
                 continue
             considered += 1
-            used = evaluator.memory(layout)
-            if not used.fits:
-                over = used.total_bytes
-                if closest is None or over < closest[0]:
-                    closest = (over, layout)
+            kept = best[layout.pipelined]
+            if evaluator.floor_s(layout) >= kept.worst_s:
                 continue
-            fitting.append(evaluator.best(layout))
+            used = evaluator.memory(layout)
+            if used.fits:
+                kept.add(evaluator.best(layout))
+            elif closest is None or used.total_bytes < closest[0]:
+                closest = (used.total_bytes, layout)
     if not considered:
         raise ValueError(_nothing(work, wanted))
-    fitting.sort(key=lambda plan: plan.predicted_s)
-    finalists = _finalists(fitting, top)
+    finalists = _finalists(best[True].plans, best[False].plans, top)
     simulated = []
     for done, plan in enumerate(finalists):
         if progress:
@@ -106,7 +106,6 @@ def search(
         work,
         tuple(simulated[:top]),
         considered,
-        len(fitting),
         evaluator.best(closest[1]) if closest else None,
         next((plan for plan in simulated if not plan.layout.pipelined), None),
         next((plan for plan in simulated if plan.layout.pipelined), None),
@@ -209,14 +208,28 @@ def _orders(work: Work, stages: int, microbatches: int) -> Iterator[tuple[str, i
             yield rule.name, v
 
 
-def _finalists(plans: list[Plan], top: int) -> list[Plan]:
+class _Best:
+    """The best plans so far, best first."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self.plans: list[Plan] = []
+
+    @property
+    def worst_s(self) -> float:
+        """What a plan has to go below to be kept."""
+        return self.plans[-1].predicted_s if len(self.plans) == self.size else math.inf
+
+    def add(self, plan: Plan) -> None:
+        """Keep `plan` if it is good enough."""
+        bisect.insort(self.plans, plan, key=lambda kept: kept.predicted_s)
+        del self.plans[self.size :]
+
+
+def _finalists(piped: list[Plan], alone: list[Plan], top: int) -> list[Plan]:
     """The first `top`, and the first with and without a pipeline."""
-    chosen = plans[:top]
-    for pipelined in (True, False):
-        first = next((plan for plan in plans if plan.layout.pipelined == pipelined), None)
-        if first and first not in chosen:
-            chosen.append(first)
-    return chosen
+    chosen = sorted(piped + alone, key=lambda plan: plan.predicted_s)[:top]
+    return chosen + [plans[0] for plans in (piped, alone) if plans and plans[0] not in chosen]
 
 
 def _divisors(number: int) -> list[int]:

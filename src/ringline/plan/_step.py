@@ -150,6 +150,10 @@ class Evaluator:
             )
         return min(plans, key=lambda plan: plan.predicted_s)
 
+    def floor_s(self, layout: Layout) -> float:
+        """A time that no placement of `layout` goes below; far cheaper than a plan."""
+        return self._floor_s(layout, self._costs(layout, self.shape(layout))[1])
+
     def shape(self, layout: Layout) -> Shape:
         """What a chip sees of a microbatch."""
         return Shape(
@@ -157,7 +161,7 @@ class Evaluator:
             self.work.length,
             layout.tensor,
             self.work.sequence_parallel,
-            expert_group(self.work.model, layout),
+            expert_group(self.work.model.experts, layout.fsdp),
         )
 
     def memory(self, layout: Layout) -> Memory:

@@ -203,7 +203,7 @@ def cluster(name: str) -> Cluster:
     if text.lower().endswith(".toml"):
         return _cluster_of(read_table(text))
     match = re.fullmatch(
-        r"(?:(\d+)\s*[x*]\s*)?([a-z][a-z0-9\-]*?)(?:[-:](\d+(?:x\d+)*))?", text.lower()
+        r"((?:\d+\s*[x*]?\s*)*)([a-z][a-z0-9\-]*?)(?:[-:](\d+(?:x\d+)*))?", text.lower()
     )
     kind = _aliases().get(match[2]) if match else None
     if match is None or kind is None:
@@ -212,7 +212,8 @@ def cluster(name: str) -> Cluster:
             f"unknown cluster {name!r}{nearest(wanted, _aliases())} (forms: '4x v4-16', "
             "'v5p:4x4x4', '64x h100', or a .toml file)"
         )
-    count, size = int(match[1] or 1), match[3]
+    count = math.prod(int(number) for number in re.findall(r"\d+", match[1]))
+    size = match[3]
     if count < 1:
         raise ValueError(f"cluster {name!r}: expected at least 1 slice, got {count}")
     if kind in boxes():
