@@ -1,0 +1,238 @@
+"""`ringline bench all-gather`: nccl-tests' table for the ring and line all-gather."""
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from ringline.collectives._measure import Row, Setup
+    from ringline.collectives._shapes import Case
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_MAX_EMULATED_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Measure the all-gather on a ring or a line, checking every element.
+
+    Beside it, in the same run: the link's microbenchmark (one permute to the next neighbour of as
+    many bytes as the busiest link carries) and the built-in all-gather. Without accelerators the
+    devices are emulated on the CPU.
+    """
+
+    topology: Literal["ring", "line"] = "ring"
+    """How the devices are linked."""
+    devices: int = 4
+    """n, how many of the devices take part."""
+    directions: Literal[1, 2] = 2
+    """How many directions of a link work at the same time."""
+    channels: int = 1
+    """Queues of a directed link that share each send."""
+    implementation: Literal["permute", "xla", "auto"] = "permute"
+    """permute sends between neighbours; xla is the built-in; auto lets ringline choose."""
+    cases: Literal["sweep", "targeted"] = "sweep"
+    """A sweep over sizes, or the 18 shapes x 2 element types of 4-chip decoder LMs."""
+    begin: Annotated[str, tyro.conf.arg(aliases=["-b"], metavar="BYTES")] = "8"
+    """Smallest size of the sweep: gathered bytes; K, M, G and KiB, MiB, GiB are binary."""
+    end: Annotated[str, tyro.conf.arg(aliases=["-e"], metavar="BYTES")] = "64MiB"
+    """Largest size of the sweep."""
+    factor: Annotated[int, tyro.conf.arg(aliases=["-f"])] = 2
+    """Each size of the sweep is this many times the one before."""
+    dtype: Literal["bfloat16", "float16", "float32", "int32", "uint8"] = "bfloat16"
+    """Element type of the sweep."""
+    max_bytes: Annotated[str | None, tyro.conf.arg(metavar="BYTES")] = None
+    """Skip cases whose gathered array is larger."""
+    iters: int = 20
+    """Repeats that the medians are over; slow cases stop after 20 s, two repeats at least."""
+    link_gb_s: Annotated[float | None, tyro.conf.arg(metavar="GB/S")] = None
+    """Line rate of one direction of a link; adds linkbw's share of it."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    """Write the rows; `-` for standard output, and the table goes to standard error."""
+
+
+def run(flags: AllGather) -> int:
+    """Measure, print and write what the flags ask for; 1 if an element was wrong."""
+    begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
+    max_bytes = None if flags.max_bytes is None else _bytes("--max-bytes", flags.max_bytes)
+    _check(flags)
+    out = sys.stderr if flags.json == "-" else sys.stdout
+    _start_devices(flags.devices)
+
+    from ringline.collectives._measure import Setup, sweep
+    from ringline.collectives._shapes import TARGETED
+
+    if flags.cases == "targeted":
+        cases = list(TARGETED)
+    else:
+        cases = sweep(begin, end, flags.factor, flags.dtype, flags.devices)
+    setup = Setup(
+        topology=flags.topology,
+        devices=flags.devices,
+        directions=flags.directions,
+        channels=flags.channels,
+        implementation=None if flags.implementation == "auto" else flags.implementation,
+        iters=flags.iters,
+    )
+    rows = []
+    print(_head(flags), file=out, flush=True)
+    for row in _measured(cases, setup, max_bytes):
+        rows.append(row)
+        print(_line(row), file=out, flush=True)
+    wrong = sum(row.wrong or 0 for row in rows)
+    busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
+    average = sum(busbw) / len(busbw) if busbw else 0.0
+    print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", file=out)
+    print(f"# Avg bus bandwidth    : {average:.4g} GB/s", file=out)
+    if flags.json is not None:
+        _write(flags.json, _document(flags, rows, wrong, average))
+    return 1 if wrong else 0
+
+
+def _check(flags: AllGather) -> None:
+    """Refuse bad flags before JAX starts and before minutes of measuring."""
+    for name in ("devices", "channels", "iters"):
+        if getattr(flags, name) < 1:
+            raise ValueError(
+                f"{name} must be at least 1, got {getattr(flags, name)}; change --{name}"
+            )
+    if flags.link_gb_s is not None and not flags.link_gb_s > 0:
+        raise ValueError(
+            f"the line rate must be over 0 GB/s, got {flags.link_gb_s}; change --link-gb-s"
+        )
+    if flags.json not in (None, "-"):
+        folder = Path(flags.json).resolve().parent
+        if not os.access(folder, os.W_OK) or Path(flags.json).is_dir():
+            raise ValueError(
+                f"cannot write {flags.json!r}; give --json a file in a folder that exists"
+            )
+
+
+def _start_devices(devices: int) -> None:
+    """Start JAX, with emulated CPU devices where it finds no accelerator."""
+    from ringline.train._distributed import Processes, start
+
+    start(min(devices, _MAX_EMULATED_DEVICES), Processes())
+    import jax
+
+    found = len(jax.devices())
+    if found < devices:
+        raise ValueError(
+            f"{devices} devices were asked for and {found} {jax.default_backend()} devices exist; "
+            "use a smaller --devices"
+        )
+
+
+def _measured(cases: "Iterable[Case]", setup: "Setup", max_bytes: int | None) -> "Iterator[Row]":
+    """Measure one case after the other; a terminal shows which one is running."""
+    from ringline.collectives._measure import measure
+
+    cases = list(cases)
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        for number, case in enumerate(cases, 1):
+            status.update(f"{number} of {len(cases)}: {case}")
+            yield measure(case, setup, max_bytes=max_bytes)
+
+
+# (heading, width, text of a row)
+_COLUMNS = (
+    ("size(B)", 11, lambda r: r.size_bytes),
+    ("count", 10, lambda r: r.size_bytes // r.devices // _itemsize(r.dtype)),
+    ("type", 8, lambda r: r.dtype),
+    ("redop", 5, lambda r: "none"),
+    ("topo", 4, lambda r: r.topology),
+    ("dir", 3, lambda r: r.directions),
+    ("chan", 4, lambda r: r.channels),
+    ("time(us)", 10, lambda r: _number(r.time_us, ".1f")),
+    ("algbw", 7, lambda r: _number(r.algbw_gb_s, ".3g")),
+    ("busbw", 7, lambda r: _number(r.busbw_gb_s, ".3g")),
+    ("linkbw", 7, lambda r: _number(r.linkbw_gb_s, ".3g")),
+    ("share", 6, lambda r: _number(r.share_of_microbenchmark, ".1%")),
+    ("permute(us)", 11, lambda r: _number(r.microbenchmark_us, ".1f")),
+    ("builtin(us)", 11, lambda r: _number(r.builtin_us, ".1f")),
+    ("#wrong", 6, lambda r: "-" if r.wrong is None else r.wrong),
+    ("shape", 20, lambda r: f"{'x'.join(map(str, r.shape))}@{r.dim}"),
+)
+
+
+def _head(flags: AllGather) -> str:
+    lines = [
+        f"# all-gather, {flags.devices} devices on a {flags.topology}, {flags.implementation}; "
+        "out of place; medians; sizes binary, GB/s decimal",
+        "# busbw = (n-1)/n size/time; linkbw = bytes over the busiest directed link / time",
+        "# share = permute(us) / time(us); the permute moves the busiest link's bytes one hop",
+        "# " + " ".join(f"{name:>{width}}" for name, width, _ in _COLUMNS),
+    ]
+    return "\n".join(lines)
+
+
+def _line(row: "Row") -> str:
+    text = "  " + " ".join(f"{cell(row)!s:>{width}}" for _, width, cell in _COLUMNS)
+    return text if row.skipped is None else f"{text}\n#   skipped: {row.skipped}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _itemsize(dtype: str) -> int:
+    import jax.numpy as jnp
+
+    return jnp.dtype(dtype).itemsize
+
+
+def _document(flags: AllGather, rows: "list[Row]", wrong: int, average: float) -> dict[str, Any]:
+    import jax
+
+    found = []
+    for row in rows:
+        data = row.to_json()
+        if flags.link_gb_s is not None and row.linkbw_gb_s is not None:
+            data["linkbw_share"] = row.linkbw_gb_s / flags.link_gb_s
+        found.append(data)
+    return {
+        "collective": "all-gather",
+        "rows": found,
+        "out_of_bounds_values": wrong,
+        "avg_busbw_gb_s": average,
+        "link_gb_s": flags.link_gb_s,
+        "machine": {
+            "backend": jax.default_backend(),
+            "device": jax.devices()[0].device_kind,
+            "host_cpus": os.cpu_count(),
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _write(target: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=2) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    # Beside the target first, so that a full disk leaves no half of a file.
+    part = Path(f"{target}.part")
+    try:
+        part.write_text(text)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ValueError(f"cannot write {target!r}: {error.strerror}; change --json") from error
+
+
+def _bytes(flag: str, text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"{flag} must be a size like 8, 64KiB or 1G, got {text!r}")
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,250 @@
+"""Measure an all-gather: time, bandwidths, the link's own speed beside it, every element checked.
+
+Definitions, for n devices, T gathered bytes and t seconds: algbw = T / t;
+busbw = (n - 1) / n T / t; linkbw = bytes over the busiest directed link / t. The *microbenchmark*
+is one permute in which every device sends its next neighbour as many bytes as the gather puts on
+its busiest link; the share of it is the permute's time over the gather's.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ringline.collectives._all_gather import Implementation, all_gather
+from ringline.collectives._shapes import Case
+from ringline.collectives._timing import AXIS, Bench, Subject, time_interleaved
+from ringline.schedule import all_gather as all_gather_schedule
+from ringline.topology import TopologyName, topology
+
+# Above this, inputs of the other measurements are not kept in memory beside the one that runs.
+_INTERLEAVED_MAX_BYTES = 2**29
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to gather, and how often to repeat it."""
+
+    topology: TopologyName = "ring"
+    devices: int = 4
+    directions: Literal[1, 2] = 2
+    channels: int = 1
+    implementation: Implementation | None = "permute"
+    iters: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured case; times are medians. None where a value was not measured.
+
+    Attributes:
+        size_bytes: T, bytes of the gathered array.
+        shape: the gathered shape.
+        dim: the gathered dim.
+        dtype: element type.
+        topology: `ring` or `line`.
+        devices: n.
+        directions: 1 or 2.
+        channels: queues of a directed link.
+        implementation: the backend asked for; `auto` where the library chose.
+        iters: how many repeats the medians are over; fewer than asked for where one is slow.
+        time_us: of one gather.
+        algbw_gb_s: T / t.
+        busbw_gb_s: (n - 1) / n T / t.
+        linkbw_gb_s: bytes over the busiest directed link / t.
+        link_bytes: those bytes.
+        microbenchmark_us: one permute to the next neighbour of `link_bytes` on each device.
+        share_of_microbenchmark: microbenchmark_us / time_us.
+        builtin_us: `jax.lax.all_gather` of the same array.
+        wrong: elements, over all devices, whose bits are not what they should be.
+        skipped: why the row, or a part of it, was not measured.
+    """
+
+    size_bytes: int
+    shape: tuple[int, ...]
+    dim: int
+    dtype: str
+    topology: str
+    devices: int
+    directions: int
+    channels: int
+    implementation: str
+    iters: int | None = None
+    time_us: float | None = None
+    algbw_gb_s: float | None = None
+    busbw_gb_s: float | None = None
+    linkbw_gb_s: float | None = None
+    link_bytes: int | None = None
+    microbenchmark_us: float | None = None
+    share_of_microbenchmark: float | None = None
+    builtin_us: float | None = None
+    wrong: int | None = None
+    skipped: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return asdict(self)
+
+
+def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
+    """Check and time one case.
+
+    Args:
+        case: shape, dim and element type of the gathered array.
+        setup: how to gather.
+        max_bytes: larger cases are skipped.
+
+    Returns:
+        The row. Cases that are larger than `max_bytes`, that need more memory than there is or
+        that the devices cannot share evenly are skipped, with the reason.
+
+    Raises:
+        ValueError: when `setup` asks for what `ringline.all_gather` refuses.
+    """
+    schedule = all_gather_schedule(
+        topology(setup.topology, setup.devices),
+        directions=setup.directions,
+        channels=setup.channels,
+    )
+    row = {
+        "size_bytes": case.size_bytes,
+        "shape": case.shape,
+        "dim": case.dim,
+        "dtype": case.dtype,
+        "topology": setup.topology,
+        "devices": setup.devices,
+        "directions": setup.directions,
+        "channels": setup.channels,
+        "implementation": setup.implementation or "auto",
+        "link_bytes": round(schedule.busiest_link_bytes(case.size_bytes)),
+    }
+    reason = _why_skip(case, setup, max_bytes)
+    if reason is not None:
+        return Row(**row, skipped=reason)
+    measured = _run(case, setup, row["link_bytes"])
+    time_s = measured.pop("time_s")
+    share = (setup.devices - 1) / setup.devices
+    micro_us = measured["microbenchmark_us"]
+    return Row(
+        **row,
+        **measured,
+        time_us=time_s * 1e6,
+        algbw_gb_s=case.size_bytes / time_s / 1e9,
+        busbw_gb_s=share * case.size_bytes / time_s / 1e9,
+        linkbw_gb_s=row["link_bytes"] / time_s / 1e9,
+        share_of_microbenchmark=None if micro_us is None else micro_us / (time_s * 1e6),
+    )
+
+
+def sweep(begin_bytes: int, end_bytes: int, factor: int, dtype: str, devices: int) -> list[Case]:
+    """One-dimensional cases from `begin_bytes` to `end_bytes`, each `factor` times the last.
+
+    Sizes are rounded down to whole elements on each device, at least one.
+
+    Raises:
+        ValueError: for sizes out of order or a factor under 2.
+    """
+    if not 0 < begin_bytes <= end_bytes:
+        raise ValueError(
+            f"the sweep needs 0 < begin <= end, got {begin_bytes} and {end_bytes} bytes; "
+            "change --begin or --end"
+        )
+    if factor < 2:
+        raise ValueError(f"the sweep's factor must be at least 2, got {factor}; change --factor")
+    cases, size = [], begin_bytes
+    while size <= end_bytes:
+        shard = max(1, size // devices // jnp.dtype(dtype).itemsize)
+        cases.append(Case((shard * devices,), 0, dtype))
+        size *= factor
+    return list(dict.fromkeys(cases))
+
+
+def available_bytes() -> int | None:
+    """Memory of this host that a process may still take; None where it cannot be read."""
+    found = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    except OSError:
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+        if limit != "max":
+            found.append(max(0, int(limit) - int(used)))
+    except OSError:
+        pass
+    return min(found, default=None)
+
+
+def _why_skip(case: Case, setup: Setup, max_bytes: int | None) -> str | None:
+    if max_bytes is not None and case.size_bytes > max_bytes:
+        return f"{case.size_bytes} bytes are more than the {max_bytes} of --max-bytes"
+    if case.shape[case.dim] % setup.devices:
+        return f"dim {case.dim} of {case.shape} does not divide by {setup.devices} devices"
+    rows = case.shape[case.dim] // setup.devices
+    if setup.channels > rows:
+        return f"{setup.channels} channels are more than the {rows} rows of a shard"
+    return _too_large(_gather_bytes(case, setup.devices))
+
+
+def _gather_bytes(case: Case, devices: int) -> int:
+    """Memory for the shards, what arrives and the results of emulated devices on one host."""
+    return case.size_bytes * (1 + (devices - 1) + devices)
+
+
+def _builtin_bytes(case: Case, devices: int) -> int:
+    """As above for the built-in, which carries 16-bit floats as float32 on CPU devices."""
+    widened = 3 if jnp.dtype(case.dtype) == jnp.bfloat16 else 1
+    return case.size_bytes * (devices + 1) * widened
+
+
+def _too_large(needed_bytes: int) -> str | None:
+    available = available_bytes()
+    if jax.default_backend() != "cpu" or available is None or needed_bytes <= available:
+        return None
+    return f"needs {needed_bytes} bytes of memory, {available} are available"
+
+
+def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
+    """The measured fields of a row, and the gather's `time_s`."""
+    bench = Bench(case, topology(setup.topology, setup.devices))
+    gather = bench.gather(
+        partial(
+            all_gather,
+            axis_name=AXIS,
+            axis=case.dim,
+            topology=setup.topology,
+            directions=setup.directions,
+            channels=setup.channels,
+            implementation=setup.implementation,
+        )
+    )
+    builtin = bench.gather(partial(lax.all_gather, axis_name=AXIS, axis=case.dim, tiled=True))
+    shards = bench.shards()
+    wrong = bench.wrong(gather(shards))
+    subjects = {"gather": Subject(gather, shards)}
+    reason = _too_large(_builtin_bytes(case, setup.devices))
+    if reason is None:
+        subjects["builtin"] = Subject(builtin, shards)
+    if case.size_bytes <= _INTERLEAVED_MAX_BYTES and link_bytes:
+        subjects["micro"] = bench.microbenchmark(link_bytes)
+    times = time_interleaved(subjects, setup.iters)
+    wrong = max(wrong, bench.wrong(gather(shards)))
+    del subjects, shards
+    if "micro" not in times and link_bytes:
+        times |= time_interleaved({"micro": bench.microbenchmark(link_bytes)}, setup.iters)
+    return {
+        "time_s": median(times["gather"]),
+        "iters": len(times["gather"]),
+        "builtin_us": median(times["builtin"]) * 1e6 if "builtin" in times else None,
+        "microbenchmark_us": median(times["micro"]) * 1e6 if "micro" in times else None,
+        "wrong": wrong,
+        "skipped": None if reason is None else f"the built-in only: {reason}",
+    }

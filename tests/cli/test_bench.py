@@ -1,0 +1,96 @@
+import json
+import re
+
+import pytest
+
+from ringline import cli
+
+SMALL = ["bench", "all-gather", "-b", "64", "-e", "256", "--iters", "1"]
+KEYS = {
+    "size_bytes",
+    "shape",
+    "dim",
+    "dtype",
+    "topology",
+    "directions",
+    "channels",
+    "time_us",
+    "algbw_gb_s",
+    "busbw_gb_s",
+    "share_of_microbenchmark",
+    "wrong",
+}
+
+
+def test_the_table_has_a_row_per_size_and_the_footer(capsys):
+    assert cli.main(SMALL) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+    assert [row[0] for row in rows] == ["64", "128", "256"]
+    assert "# Out of bounds values : 0 OK" in out
+    assert re.search(r"^# Avg bus bandwidth    : [\d.e-]+ GB/s$", out, re.MULTILINE)
+
+
+def test_json_on_standard_output_is_alone_there(capsys):
+    assert cli.main([*SMALL, "--topology", "line", "--json", "-", "--link-gb-s", "12.5"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert len(document["rows"]) == 3
+    for row in document["rows"]:
+        assert row.keys() >= KEYS
+        assert row["topology"] == "line"
+        assert row["wrong"] == 0
+        assert row["linkbw_share"] == pytest.approx(row["linkbw_gb_s"] / 12.5)
+    assert "#wrong" in captured.err
+
+
+def test_json_goes_to_a_file(tmp_path, capsys):
+    path = tmp_path / "rows.json"
+    assert cli.main([*SMALL, "-e", "64", "--json", str(path)]) == 0
+    assert len(json.loads(path.read_text())["rows"]) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_cases_over_the_limit_are_named_as_skipped(capsys):
+    arguments = ["bench", "all-gather", "--cases", "targeted", "--max-bytes", "8B"]
+    assert cli.main([*arguments, "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 36
+    assert all("--max-bytes" in row["skipped"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "999"], "999 devices were asked for and 8 cpu devices exist"),
+        (["--devices", "0"], "devices must be at least 1, got 0"),
+        (["--channels", "0"], "channels must be at least 1, got 0"),
+        (["--iters", "0"], "iters must be at least 1, got 0"),
+        (["-b", "many"], "--begin must be a size like 8, 64KiB or 1G, got 'many'"),
+        (["-b", "128", "-e", "64"], "the sweep needs 0 < begin <= end, got 128 and 64"),
+        (["-f", "1"], "factor must be at least 2, got 1"),
+        (["--link-gb-s", "0"], "line rate must be over 0 GB/s"),
+        (["--json", "/no/such/folder/rows.json"], "cannot write '/no/such/folder/rows.json'"),
+    ],
+)
+def test_bad_flags_end_with_one_line_and_status_2(arguments, message, capsys):
+    assert cli.main(["bench", "all-gather", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
+    monkeypatch.setattr("ringline.collectives._timing.Bench.wrong", lambda self, gathered: 3)
+    assert cli.main([*SMALL, "-e", "64"]) == 1
+    assert "# Out of bounds values : 3 FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("8", 8), ("64MiB", 2**26), ("1k", 1024), ("2G", 2**31), ("1.5KB", 1536)]
+)
+def test_sizes_are_binary(text, expected):
+    from ringline.cli._bench import _bytes
+
+    assert _bytes("--begin", text) == expected
