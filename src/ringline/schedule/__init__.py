@@ -12,11 +12,14 @@ from ringline.schedule._check import check_program as check_program
 from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
 from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
+from ringline.schedule._liveness import lifetimes as lifetimes
+from ringline.schedule._liveness import value_slots as value_slots
 from ringline.schedule._named import named_schedule as named_schedule
 from ringline.schedule._named import schedule_names as schedule_names
 from ringline.schedule._one_f_one_b import eager_one_f_one_b as eager_one_f_one_b
 from ringline.schedule._one_f_one_b import interleaved_one_f_one_b as interleaved_one_f_one_b
 from ringline.schedule._one_f_one_b import one_f_one_b as one_f_one_b
+from ringline.schedule._parse_program import parse_program as parse_program
 from ringline.schedule._pipeline import Action as Action
 from ringline.schedule._pipeline import PipelineSchedule as PipelineSchedule
 from ringline.schedule._program import Compute as Compute
@@ -25,7 +28,10 @@ from ringline.schedule._program import Program as Program
 from ringline.schedule._program import Receive as Receive
 from ringline.schedule._program import Send as Send
 from ringline.schedule._program import Value as Value
+from ringline.schedule._receive_early import receive_early as receive_early
 from ringline.schedule._slots import allocate_slots as allocate_slots
+from ringline.schedule._split import merge_backward as merge_backward
+from ringline.schedule._split import split_backward as split_backward
 from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks

@@ -34,7 +34,8 @@ def lower_pipeline(
         [compute_of(action, len(stage_of), span, forward_only) for action in row] for row in table
     ]
     for row, steps in zip(computes, joined):
-        _join(row, steps)
+        for step in steps:
+            row[step : step + 2] = join(row[step], row[step + 1])
     sends = [[_sends(compute, stage_of) for compute in row] for row in computes]
     arriving: dict[tuple[int, int, int], deque[Receive]] = defaultdict(deque)
     for stage, row in enumerate(sends):
@@ -57,16 +58,14 @@ def lower_pipeline(
     return Program(tuple(lowered), tuple(initial), tuple(final))
 
 
-def _join(computes: list[Compute], steps: Sequence[int]) -> None:
-    """Make each of `steps` and the step after it one: both begin when both can, both give
-    their results when both are done.
-    """
-    for step in steps:
-        one, two = computes[step : step + 2]
-        kept = tuple(value for value in one.writes if value.kind in ("residual", "handover"))
-        given = tuple(value for value in one.writes if value not in kept)
-        computes[step] = replace(one, reads=(*one.reads, *two.reads), writes=kept)
-        computes[step + 1] = replace(two, writes=(*given, *two.writes))
+def join(one: Compute, two: Compute) -> tuple[Compute, Compute]:
+    """The two as one: both begin when both can, both give their results when both are done."""
+    kept = tuple(value for value in one.writes if value.kind in ("residual", "handover"))
+    given = tuple(value for value in one.writes if value not in kept)
+    return (
+        replace(one, reads=(*one.reads, *two.reads), writes=kept),
+        replace(two, writes=(*given, *two.writes)),
+    )
 
 
 def _lower_row(

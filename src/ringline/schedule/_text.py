@@ -22,7 +22,7 @@ from ringline.schedule._errors import ScheduleError
 from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of
 
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
-_COMPOUND = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+COMPOUND = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _DERIVED = re.compile(r"\d+(?:(?:SEND|RECV)_[FB]\d+|UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
@@ -91,7 +91,7 @@ def _parse_line(line: str, stage: int) -> Iterator[tuple[Action, ...]]:
         cell = raw.strip()
         if not cell or _DERIVED.fullmatch(cell):
             continue
-        compound = _COMPOUND.fullmatch(cell)
+        compound = COMPOUND.fullmatch(cell)
         parts = tuple(map(parse_action, compound.groups() if compound else (cell,)))
         if not all(parts):
             raise unreadable(cell, stage, step, "2F0 (chunk, one of F B I W, microbatch)")
@@ -114,6 +114,19 @@ def placement_of(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     Raises:
         ScheduleError: for a chunk on two stages, or on none.
     """
+    stage_of = stages_of_chunks(rows)
+    chunks = 1 + max(stage_of, default=-1)
+    missing = [chunk for chunk in range(chunks) if chunk not in stage_of]
+    if missing or not chunks:
+        raise ScheduleError(
+            f"no stage runs chunk {missing[0] if missing else 0}; chunks must be numbered "
+            f"0..{max(chunks - 1, 0)} without a gap"
+        )
+    return tuple(stage_of[chunk] for chunk in range(chunks))
+
+
+def stages_of_chunks(rows: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The stage of each chunk that is named at all; ScheduleError for a chunk on two stages."""
     stage_of: dict[int, int] = {}
     for stage, row in enumerate(rows):
         for step, chunk in enumerate(row):
@@ -125,11 +138,4 @@ def placement_of(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
                     device=stage,
                     step=step,
                 )
-    chunks = 1 + max(stage_of, default=-1)
-    missing = [chunk for chunk in range(chunks) if chunk not in stage_of]
-    if missing or not chunks:
-        raise ScheduleError(
-            f"no stage runs chunk {missing[0] if missing else 0}; chunks must be numbered "
-            f"0..{max(chunks - 1, 0)} without a gap"
-        )
-    return tuple(stage_of[chunk] for chunk in range(chunks))
+    return stage_of
