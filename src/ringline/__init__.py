@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringline import schedules as schedules
+    from ringline import trace as trace
     from ringline.collectives import all_gather as all_gather
     from ringline.pipeline import StackedLayers as StackedLayers
     from ringline.pipeline import pipeline as pipeline
+    from ringline.pipeline import pipeline_loss as pipeline_loss
     from ringline.pipeline import stack_layers as stack_layers
     from ringline.pipeline import unstack_layers as unstack_layers
     from ringline.schedule import CollectiveSchedule as CollectiveSchedule
     from ringline.schedule import PipelineSchedule as PipelineSchedule
     from ringline.schedule import Program as Program
     from ringline.schedule import ScheduleError as ScheduleError
+    from ringline.simulate import Timeline as Timeline
+    from ringline.simulate import simulate as simulate
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "all_gather": "ringline.collectives",
     "pipeline": "ringline.pipeline",
+    "pipeline_loss": "ringline.pipeline",
     "stack_layers": "ringline.pipeline",
     "unstack_layers": "ringline.pipeline",
     "StackedLayers": "ringline.pipeline",
@@ -34,14 +39,18 @@ _HOMES = {
     "PipelineSchedule": "ringline.schedule",
     "Program": "ringline.schedule",
     "ScheduleError": "ringline.schedule",
+    "Timeline": "ringline.simulate",
+    "simulate": "ringline.simulate",
 }
 
-__all__ = ["__version__", "schedules", *_HOMES]
+_MODULES = ("schedules", "trace")
+
+__all__ = ["__version__", *_MODULES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return import_module("ringline.schedules")
+    if name in _MODULES:
+        return import_module(f"ringline.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

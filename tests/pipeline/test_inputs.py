@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import layer, make_batch, make_mesh, make_params
+from pipeline_helpers import layer, make_batch, make_mesh, make_params
 
 import ringline
 from ringline import schedules

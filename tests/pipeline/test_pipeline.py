@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import (
+from pipeline_helpers import (
     WIDTH,
     difference,
     layer,

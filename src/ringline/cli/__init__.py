@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 _EXTRA_OF = {"optax": "train", "orbax": "train", "matplotlib": "plot", "libtpu": "aot"}
@@ -68,7 +70,12 @@ def _run(name: str, rest: list[str]) -> int:
 
     command = COMMANDS[name]
     module = import_module(f"ringline.cli.{command.module}")
-    flags = tyro.cli(getattr(module, command.flags), args=rest, prog=f"ringline {name}")
+    flags = tyro.cli(
+        getattr(module, command.flags),
+        args=rest,
+        prog=f"ringline {name}",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     return module.run(flags)
 
 

@@ -4,3 +4,4 @@ from ringline.pipeline._forward import pipeline as pipeline
 from ringline.pipeline._layers import StackedLayers as StackedLayers
 from ringline.pipeline._layers import stack_layers as stack_layers
 from ringline.pipeline._layers import unstack_layers as unstack_layers
+from ringline.pipeline._loss import pipeline_loss as pipeline_loss

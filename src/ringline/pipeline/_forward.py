@@ -34,7 +34,8 @@ from ringline.pipeline._layers import (
     placement_of,
     stack_layers,
 )
-from ringline.pipeline._tables import ForwardTables, forward_tables
+from ringline.pipeline._tables import TickTables, tick_tables
+from ringline.pipeline._travel import row_of, send, store_arrivals
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
@@ -128,7 +129,7 @@ def _run(
         lambda leaf: jnp.broadcast_to(leaf, (schedule.stages, *leaf.shape)),
         split_batch(x, schedule.microbatches),
     )
-    tables = forward_tables(schedule, hop=2 if overlap else 1)
+    tables = tick_tables(schedule.forward(), hop=2 if overlap else 1)
     loop = partial(_loop, layer, tables, placed, schedule.stages, axis, overlap)
     if schedule.stages > 1:
         loop = jax.shard_map(
@@ -145,7 +146,7 @@ def _run(
 
 def _loop(
     layer: Layer,
-    tables: ForwardTables,
+    tables: TickTables,
     placed: Placement,
     stages: int,
     axis: str,
@@ -160,40 +161,30 @@ def _loop(
     places = split_places(local, placed.depth)
     run_chunk = chunk_runner(layer, placed)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
+    slots = tables.slots["activation"]
 
-    def tick(carry, row):
+    def tick(carry, rows):
         inbox, outputs, previous = carry
-        row = {name: of_stages[stage] for name, of_stages in row.items()}
-        arrived = _send(previous, tables, axis, stages) if overlap else {}
-        taken = select(
-            row["read_slot"] < tables.slots, inbox, row["read_slot"], x, row["microbatch"]
-        )
+        row = row_of(rows, stage)
+        arrived = send(previous, tables.senders["activation"], axis, stages) if overlap else {}
+        slot, repeat = row["F.reads.activation"], row["F.repeat"]
+        taken = select(slot < slots, inbox, slot, x, row["F.microbatch"])
 
         def run():
-            repeat = row["repeat"]
             return run_chunk(of_repeat(places, repeat), count_of(placed, repeat, stage), taken)
 
-        y = lax.cond(row["repeat"] >= 0, run, lambda: zero)
+        y = lax.cond(repeat >= 0, run, lambda: zero)
         if not overlap:
-            arrived = _send(y, tables, axis, stages)
-        inbox = put(inbox, row["keep_slot"], y)
-        for offset, value in arrived.items():
-            inbox = put(inbox, row[f"arrive{offset}"], value)
-        outputs = put(outputs, row["output"], y)
+            arrived = send(y, tables.senders["activation"], axis, stages)
+        if "F.makes.activation" in row:
+            inbox = put(inbox, row["F.makes.activation"], y)
+        inbox = store_arrivals(inbox, row, "activation", arrived)
+        outputs = put(outputs, row["F.output"], y)
         return (inbox, outputs, y if overlap else ()), None
 
-    # One slot more than needed: what nobody wants is written there.
-    inbox = buffers(zero, tables.slots + 1)
+    # One place more than needed: what nobody wants is written there.
+    inbox = buffers(zero, slots + 1)
     outputs = buffers(zero, len(jax.tree.leaves(x)[0]) + 1)
-    rows = {name: jnp.asarray(table) for name, table in tables.rows().items()}
     carry = (inbox, outputs, zero if overlap else ())
-    (_, outputs, _), _ = lax.scan(tick, carry, rows)
+    (_, outputs, _), _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, tables.rows))
     return jax.tree.map(lambda leaf: leaf[None, :-1], outputs)
-
-
-def _send(value: PyTree, tables: ForwardTables, axis: str, stages: int) -> dict[int, PyTree]:
-    """Pass `value` to the stages at every hop offset that the schedule uses."""
-    return {
-        offset: lax.ppermute(value, axis, [(s, (s + offset) % stages) for s in senders])
-        for offset, senders in tables.senders.items()
-    }

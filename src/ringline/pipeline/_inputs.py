@@ -65,6 +65,41 @@ def join_batch(y: PyTree) -> PyTree:
     )
 
 
+def check_targets(targets: PyTree, batch: int) -> None:
+    """Raise ValueError unless every leaf of the targets has the batch axis."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(targets):
+        if jnp.shape(leaf)[:1] != (batch,):
+            raise ValueError(
+                f"targets{jax.tree_util.keystr(path)} must be [batch, ...] with the batch of x, "
+                f"{batch}; got {list(jnp.shape(leaf))}"
+            )
+
+
+def check_rows(rows: int, devices: int, axis: str | None) -> None:
+    """Raise ValueError unless the devices of the FSDP axis divide a microbatch's rows."""
+    if rows % devices:
+        raise ValueError(
+            f"the {devices} devices of mesh axis {axis!r} must divide the rows of a microbatch, "
+            f"got {rows}; use a larger batch, fewer microbatches, or fsdp_axis=None"
+        )
+
+
+def check_loss(
+    loss: Callable[[PyTree, PyTree, PyTree], Any], params: PyTree, y: PyTree, targets: PyTree
+) -> None:
+    """Raise ValueError unless the loss gives a scalar, or a pair (sum, weight) of scalars."""
+    got = jax.eval_shape(loss, params, y, targets)
+    values = got if isinstance(got, tuple) else (got,)
+    scalars = [isinstance(v, jax.ShapeDtypeStruct) and v.shape == () for v in values]
+    if not all(scalars) or len(values) > 2 or not values:
+        raise ValueError(
+            "the loss must return a scalar (a mean), or (sum, weight), two scalars; got "
+            f"{jax.tree.map(lambda v: f'{v.dtype}{list(v.shape)}', got)}"
+        )
+    if not jnp.issubdtype(values[0].dtype, jnp.floating):
+        raise ValueError(f"the loss must be a real floating-point number, got {values[0].dtype}")
+
+
 def one_microbatch(x: PyTree, microbatches: int) -> PyTree:
     """The shapes and dtypes of one microbatch of `x`."""
 

@@ -1,18 +1,18 @@
 """Lower a schedule to tables that one loop over ticks can look up: `[ticks, stages]` of numbers.
 
-A stage's tick reads: which repeat's weights, which microbatch, which slot holds the input, and
-where what arrives from each neighbour goes. Slots are given out here, before anything is traced.
+A stage's tick reads, for each phase: which repeat's weights, which microbatch, which slots hold
+what it reads, and where what it makes and what arrives goes. Slots are given out here, by the
+lives of values, before anything is traced; so how much a stage keeps is known and exact.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ringline.schedule import (
     PipelineSchedule,
     Placed,
-    Program,
     Receive,
     Value,
     allocate_slots,
@@ -20,129 +20,188 @@ from ringline.schedule import (
 )
 
 IDLE = -1
+FORWARD_PHASES = ("F",)
+PHASES = ("F", "BI", "W")
+
+# The order in which one tick reads and writes slots. Each operation reads, then writes; what
+# arrives for the backward is stored between the two phases, what arrives for the forward last.
+_MOMENTS = 6
+_READ = {"F": 0, "B": 2, "I": 2, "W": 4}
+_WRITE = {"residual": 1, "loss_cotangent": 1, "handover": 3, "kept": 5}
+_ARRIVE = {"activation": 5, "cotangent": 1}
 
 
 @dataclass(frozen=True)
-class ForwardTables:
-    """What each stage does in each tick of a forward-only run; every table `[ticks, stages]`.
+class TickTables:
+    """What each stage does in each tick.
 
     Attributes:
-        repeat: which of the stage's chunks runs, `IDLE` in a bubble.
-        microbatch: which microbatch it runs on.
-        read_slot: the inbox slot with its input; `slots` where the input is the pipeline's own.
-        keep_slot: the inbox slot for the tick's own result, when the next chunk is on this
-            stage too; `slots` to drop it.
-        arrive_slot: for each hop offset, the inbox slot for what arrives; `slots` to drop it.
-        output: the microbatch whose final output this tick makes; `microbatches` for none.
-        slots: how many inbox slots the busiest stage needs.
-        senders: for each hop offset, the stages that ever send that far.
+        rows: by name, a table `[ticks, stages]`:
+            `{F,B,W}.repeat`: which of the stage's chunks runs in this phase, `IDLE` for none
+            (`B` stands for B and I);
+            `{F,B,W}.microbatch`: which microbatch it runs on;
+            `B.op`: 1 where the phase runs I, 0 where it runs B;
+            `{F,B,W}.reads.{kind}`: the slot of the value of that kind that it reads;
+            `{F,B}.makes.{kind}`: the slot for the value of that kind that it makes, when this
+            same stage reads it;
+            `arrives.{kind}.{offset}`: the slot for what arrives from the stage `offset` before;
+            `F.output`: the microbatch whose final output this tick makes;
+            `B.output`: the microbatch whose input cotangent this tick makes.
+            Where there is nothing to read or keep, the slot is one past the last: a place that
+            may be written and is never needed. Likewise for outputs, one past the last
+            microbatch.
+        slots: for each kind of value, how many slots the busiest stage needs.
+        senders: for each kind that travels and each offset it travels by, the stages that send.
     """
 
-    repeat: np.ndarray
-    microbatch: np.ndarray
-    read_slot: np.ndarray
-    keep_slot: np.ndarray
-    arrive_slot: dict[int, np.ndarray]
-    output: np.ndarray
-    slots: int
-    senders: dict[int, tuple[int, ...]]
+    rows: dict[str, np.ndarray]
+    slots: dict[str, int]
+    senders: dict[str, dict[int, tuple[int, ...]]]
 
     @property
     def ticks(self) -> int:
         """How many ticks the run takes."""
-        return len(self.repeat)
-
-    def rows(self) -> dict[str, np.ndarray]:
-        """The tables that the loop scans over, by name."""
-        arrivals = {f"arrive{offset}": table for offset, table in self.arrive_slot.items()}
-        return {
-            "repeat": self.repeat,
-            "microbatch": self.microbatch,
-            "read_slot": self.read_slot,
-            "keep_slot": self.keep_slot,
-            "output": self.output,
-            **arrivals,
-        }
+        return len(self.rows["F.repeat"])
 
 
-def forward_tables(schedule: PipelineSchedule, *, hop: int) -> ForwardTables:
-    """The tables of the schedule's forward actions; a result is usable `hop` ticks later."""
-    program = schedule.forward().program()
-    placed = place_on_ticks(program, phases=("F",), hop=hop)
-    ticks = 1 + max(row[-1].tick for row in placed if row)
-    lives = [_lives(program, placed, stage, hop) for stage in range(schedule.stages)]
-    slot_of, slots = _allocate(lives)
+def tick_tables(
+    schedule: PipelineSchedule, *, hop: int = 1, keep_inputs: bool = False
+) -> TickTables:
+    """The tables of a schedule, forward-only or with its backward.
 
-    def table(fill: int) -> np.ndarray:
-        return np.full((ticks, schedule.stages), fill, np.int32)
-
-    repeat, microbatch, output = table(IDLE), table(0), table(schedule.microbatches)
-    read_slot, keep_slot = table(slots), table(slots)
-    arrive_slot: dict[int, np.ndarray] = {}
-    senders: dict[int, set[int]] = defaultdict(set)
-    for stage, row in enumerate(placed):
-        for item in row:
-            place = item.tick, stage
-            repeat[place] = schedule.repeat_of[item.compute.index]
-            microbatch[place] = item.compute.part
-            read_slot[place] = slot_of[stage].get(item.compute.reads[0], slots)
-            if item.compute.index == schedule.chunks - 1:
-                output[place] = item.compute.part
-        for value, life in lives[stage].items():
-            target = keep_slot
-            if life.source != stage:
-                offset = (stage - life.source) % schedule.stages
-                target = arrive_slot.setdefault(offset, table(slots))
-                senders[offset].add(life.source)
-            target[life.stored, stage] = slot_of[stage][value]
-    return ForwardTables(
-        repeat,
-        microbatch,
-        read_slot,
-        keep_slot,
-        arrive_slot,
-        output,
-        slots,
-        {offset: tuple(sorted(stages)) for offset, stages in senders.items()},
-    )
+    Args:
+        schedule: validated.
+        hop: ticks from making a value to its first use on another stage.
+        keep_inputs: the backward reads the chunk's input itself in place of a residual, so
+            inputs live until then and residuals need no slots.
+    """
+    return _Builder(schedule, hop, keep_inputs).tables()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Life:
-    """A value in a stage's inbox: made on `source`, stored and last read in these ticks."""
+    """A value on one stage: how it gets there, and when it is first stored and last read."""
 
     source: int
     stored: int
-    read: int
+    made: Placed
+    read: int = -1
 
 
-def _lives(
-    program: Program, placed: tuple[tuple[Placed, ...], ...], stage: int, hop: int
-) -> dict[Value, _Life]:
-    received = {i.value: i.peer for i in program.rows[stage] if isinstance(i, Receive)}
-    made = {
-        value: (source, item.tick)
-        for source in {*received.values(), stage}
-        for item in placed[source]
-        for value in item.compute.writes
-    }
-    lives = {}
-    for item in placed[stage]:
-        (value,) = item.compute.reads
-        if value in made:
-            source, tick = made[value]
-            stored = tick if source == stage else tick + hop - 1
-            lives[value] = _Life(source, stored, item.tick)
-    return lives
+@dataclass
+class _Builder:
+    schedule: PipelineSchedule
+    hop: int
+    keep_inputs: bool
+    rows: dict[str, np.ndarray] = field(default_factory=dict)
+    senders: dict[str, dict[int, set[int]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+
+    def tables(self) -> TickTables:
+        program = self.schedule.program()
+        phases = PHASES if self.schedule.has_backward else FORWARD_PHASES
+        placed = place_on_ticks(program, phases, self.hop)
+        self.ticks = 1 + max(row[-1].tick for row in placed if row)
+        received = [
+            {i.value: i.peer for i in row if isinstance(i, Receive)} for row in program.rows
+        ]
+        lives = [self._lives(stage, placed, received[stage]) for stage in range(len(placed))]
+        slot_of, self.slots = _allocate(lives)
+        for stage, row in enumerate(placed):
+            for item in row:
+                self._fill_compute(stage, item, slot_of[stage])
+            for value, life in lives[stage].items():
+                self._fill_storing(stage, value, life, slot_of[stage][value])
+        senders = {
+            kind: {offset: tuple(sorted(stages)) for offset, stages in by_offset.items()}
+            for kind, by_offset in self.senders.items()
+        }
+        return TickTables(self.rows, self.slots, senders)
+
+    def _lives(
+        self, stage: int, placed: tuple[tuple[Placed, ...], ...], received: dict[Value, int]
+    ) -> dict[Value, _Life]:
+        """The values that the stage stores: those that one of its computations reads later."""
+        made = {
+            value: (source, item)
+            for source in {*received.values(), stage}
+            for item in placed[source]
+            for value in item.compute.writes
+            if (source == stage) != (value in received)
+        }
+        lives: dict[Value, _Life] = {}
+        for item in placed[stage]:
+            for read in item.compute.reads:
+                value = self._stored_as(read)
+                if value not in made:  # the pipeline's own input
+                    continue
+                source, maker = made[value]
+                if value not in lives:
+                    lives[value] = _Life(source, self._stored(value, source == stage, maker), maker)
+                lives[value].read = item.tick * _MOMENTS + _READ[item.compute.op]
+        return lives
+
+    def _stored_as(self, value: Value) -> Value:
+        if self.keep_inputs and value.kind == "residual":
+            return value._replace(kind="activation")
+        return value
+
+    def _stored(self, value: Value, local: bool, maker: Placed) -> int:
+        """When the value is in its slot, counted in moments of ticks."""
+        if not local:
+            late = self.hop - 1 if value.kind == "activation" else self.hop
+            return (maker.tick + late) * _MOMENTS + _ARRIVE[value.kind]
+        from_loss = value.kind == "cotangent" and maker.compute.op == "F"
+        kind = "loss_cotangent" if from_loss else value.kind
+        return maker.tick * _MOMENTS + _WRITE.get(kind, _WRITE["kept"])
+
+    def _fill_compute(self, stage: int, item: Placed, slot_of: dict[Value, int]) -> None:
+        compute, place = item.compute, (item.tick, stage)
+        phase = "B" if compute.op == "I" else compute.op
+        self._table(f"{phase}.repeat", IDLE)[place] = self.schedule.repeat_of[compute.index]
+        self._table(f"{phase}.microbatch", 0)[place] = compute.part
+        if phase == "B":
+            self._table("B.op", 0)[place] = compute.op == "I"
+        for read in compute.reads:
+            value = self._stored_as(read)
+            name = f"{phase}.reads.{value.kind}"
+            self._slot_table(name, value.kind)[place] = slot_of.get(value, self.slots[value.kind])
+        last = self.schedule.chunks - 1
+        if phase in "FB":
+            ends = compute.index == (last if phase == "F" else 0)
+            table = self._table(f"{phase}.output", self.schedule.microbatches)
+            table[place] = compute.part if ends else self.schedule.microbatches
+
+    def _fill_storing(self, stage: int, value: Value, life: _Life, slot: int) -> None:
+        if life.source == stage:
+            phase = "B" if life.made.compute.op == "I" else life.made.compute.op
+            name = f"{phase}.makes.{value.kind}"
+            self._slot_table(name, value.kind)[life.made.tick, stage] = slot
+            return
+        offset = (stage - life.source) % self.schedule.stages
+        name = f"arrives.{value.kind}.{offset}"
+        self._slot_table(name, value.kind)[life.stored // _MOMENTS, stage] = slot
+        self.senders[value.kind][offset].add(life.source)
+
+    def _slot_table(self, name: str, kind: str) -> np.ndarray:
+        return self._table(name, self.slots[kind])
+
+    def _table(self, name: str, fill: int) -> np.ndarray:
+        shape = self.ticks, self.schedule.stages
+        return self.rows.setdefault(name, np.full(shape, fill, np.int32))
 
 
-def _allocate(lives: list[dict[Value, _Life]]) -> tuple[list[dict[Value, int]], int]:
-    """Slots for each stage's values. A tick reads before it stores, so a slot is free again in
-    the tick of its last read."""
-    slot_of: list[dict[Value, int]] = []
-    most = 0
-    for values in lives:
-        slots, count = allocate_slots([(life.stored, life.read) for life in values.values()])
-        slot_of.append(dict(zip(values, slots)))
-        most = max(most, count)
+def _allocate(lives: list[dict[Value, _Life]]) -> tuple[list[dict[Value, int]], dict[str, int]]:
+    """Slots for each stage's values, kind by kind, and the most that a stage needs of a kind."""
+    slot_of: list[dict[Value, int]] = [{} for _ in lives]
+    most: dict[str, int] = defaultdict(int)
+    for stage, values in enumerate(lives):
+        by_kind: dict[str, list[Value]] = defaultdict(list)
+        for value in values:
+            by_kind[value.kind].append(value)
+        for kind, group in by_kind.items():
+            slots, count = allocate_slots([(values[v].stored, values[v].read) for v in group])
+            slot_of[stage] |= dict(zip(group, slots))
+            most[kind] = max(most[kind], count)
     return slot_of, most

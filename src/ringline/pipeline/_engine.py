@@ -1,0 +1,276 @@
+"""The engine: one scan over ticks that runs a schedule's forwards and backwards, and keeps sums.
+
+A tick, on each stage:
+
+1. the cotangent made in the tick before is sent on; it travels while F runs;
+2. F runs, with the loss after the last chunk; its activation is sent on and travels while
+3. B (or I) runs, and W.
+
+What runs, on which microbatch, with which slots, is read from the tables (`_tables.py`). Where a
+table says nothing runs, a condition skips the phase.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ringline.pipeline._buffers import buffers, put, select, take
+from ringline.pipeline._leaves import Leaves
+from ringline.pipeline._passes import Passes
+from ringline.pipeline._tables import TickTables
+from ringline.pipeline._travel import Row, row_of, send, store_arrivals
+from ringline.pipeline._weights import Places, sum_dtype
+
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the loop needs to know beside its arrays.
+
+    Attributes:
+        tables: what runs when, and which slots.
+        passes: the chunk's operations, given the weights' leaves flat over places.
+        head: `(loss_params, y, targets) -> (sum, weight)`, both scalars.
+        weights: how weights are gathered and gradients reduced, see `_weights.py`.
+        fixed: `(repeat) -> list`: the weights' leaves without gradient, flat over places.
+        x_leaves: how an activation comes apart.
+        keep_inputs: backwards start from the chunk's input, not from a residual.
+        axis: the manual stage axis.
+        stages: how many stages.
+        stage: this stage's index.
+        wants_dx: whether the cotangent of the pipeline's input is asked for.
+    """
+
+    tables: TickTables
+    passes: Passes
+    head: Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]]
+    weights: Any
+    fixed: Callable[[Any], list[Any]]
+    x_leaves: Leaves
+    keep_inputs: bool
+    axis: str
+    stages: int
+    stage: Any
+    wants_dx: bool
+
+    def run(self, x: PyTree, targets: PyTree, loss_params: PyTree) -> dict[str, Any]:
+        """Run the whole schedule on this stage.
+
+        Args:
+            x: the pipeline's input, leaves `[microbatches, rows, ...]`.
+            targets: what the loss compares with, leaves `[microbatches, rows, ...]`.
+            loss_params: the loss's parameters.
+
+        Returns:
+            `loss` and `weight`, summed over microbatches where the last chunk is, zero on other
+            stages; with a backward also `weights`, `loss_params` and `x`: sums of gradients.
+        """
+        carry = self._start(x, loss_params)
+        rows = {name: jnp.asarray(table) for name, table in self.tables.rows.items()}
+        rows |= {name: jnp.asarray(table) for name, table in self.weights.rows.items()}
+
+        def tick(carry: dict[str, Any], row: Row):
+            row = row_of(row, self.stage)
+            if self.has_backward:
+                arrived = self._send(carry["dx"], "cotangent")
+            carry = self._forward(carry, row, x, targets, loss_params)
+            activation = self._send(carry["y"], "activation")
+            if self.has_backward:
+                cotangents = store_arrivals(carry["cotangent"], row, "cotangent", arrived)
+                carry = self._backward(carry | {"cotangent": cotangents}, row, x)
+                carry = self._weight_gradient(carry, row, x)
+            inbox = self._keep(carry["activation"], row, "F.makes.activation", carry["y"])
+            inbox = store_arrivals(inbox, row, "activation", activation)
+            return carry | {"activation": inbox}, None
+
+        carry, _ = lax.scan(tick, carry, rows)
+        result = {"loss": carry["loss"], "weight": carry["weight"]}
+        if self.has_backward:
+            result["weights"] = self.weights.finish(carry["state"])
+            result["loss_params"] = carry["loss_params"]
+            result["x"] = [leaf[:-1] for leaf in carry["input_cotangent"]]
+        return result
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the schedule has one."""
+        return "B.repeat" in self.tables.rows
+
+    def _start(self, x: PyTree, loss_params: PyTree) -> dict[str, Any]:
+        """The carry before the first tick. Buffers have one place for what nobody wants."""
+        one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
+        smooth = self.x_leaves.split(one)[0]
+        slots = self.tables.slots
+        scalar = jnp.zeros((), sum_dtype(jnp.float32 if not smooth else smooth[0].dtype))
+        carry = {
+            "activation": buffers(one, slots.get("activation", 0) + 1),
+            "y": one,
+            "loss": scalar,
+            "weight": scalar,
+            "state": self.weights.start(),
+        }
+        if not self.has_backward:
+            return carry
+        places = len(jax.tree.leaves(x)[0]) + 1 if self.wants_dx else 1
+        return carry | {
+            "cotangent": buffers(smooth, slots["cotangent"] + 1),
+            "dx": smooth,
+            "residual": buffers(list(self.passes.residual), slots.get("residual", 0) + 1),
+            "handover": buffers(list(self.passes.handover), slots.get("handover", 0) + 1),
+            "loss_params": [
+                jnp.zeros(leaf.shape, sum_dtype(leaf.dtype))
+                for leaf in Leaves.of(loss_params).split(loss_params)[0]
+            ],
+            "input_cotangent": buffers(smooth, places),
+        }
+
+    def _send(self, value: PyTree, kind: str) -> dict[int, PyTree]:
+        return send(value, self.tables.senders.get(kind, {}), self.axis, self.stages)
+
+    def _keep(self, buffer: PyTree, row: Row, name: str, value: PyTree) -> PyTree:
+        return put(buffer, row[name], value) if name in row else buffer
+
+    def _input(self, carry: dict[str, Any], row: Row, phase: str, x: PyTree) -> PyTree:
+        """A chunk's input: from its slot, or the pipeline's own for the first chunk."""
+        slot, inbox = row[f"{phase}.reads.activation"], carry["activation"]
+        from_slot = slot < self.tables.slots.get("activation", 0)
+        return select(from_slot, inbox, slot, x, row[f"{phase}.microbatch"])
+
+    def _reads(self, carry: dict[str, Any], row: Row, phase: str, x: PyTree) -> tuple[list, list]:
+        """For a backward phase: the weights' leaves without gradient, and what was kept."""
+        fixed = self.fixed(row[f"{phase}.repeat"])
+        if self.keep_inputs:
+            smooth, rest = self.x_leaves.split(self._input(carry, row, phase, x))
+            return fixed, [*smooth, *rest]
+        return fixed, list(take(carry["residual"], row[f"{phase}.reads.residual"]))
+
+    def _forward(
+        self, carry: dict[str, Any], row: Row, x: PyTree, targets: PyTree, loss_params: PyTree
+    ) -> dict[str, Any]:
+        repeat = row["F.repeat"]
+        carry = carry | {"state": self.weights.turn(carry["state"], "F", row)}
+        taken = self._input(carry, row, "F", x)
+        smooth, rest = self.x_leaves.split(taken)
+        summed = {name: carry[name] for name in ("loss", "weight", "loss_params") if name in carry}
+        blank = jax.tree.map(jnp.zeros_like, (smooth, carry.get("residual", [])))
+
+        def idle():
+            none = jax.tree.map(lambda leaf: leaf[0], blank[1])
+            return taken, none, blank[0], summed
+
+        def run():
+            w = flat(self.weights.weights(carry["state"], "F", repeat))
+            y, residual = self.passes.forward(w, self.fixed(repeat), smooth, rest)
+            y = self.x_leaves.join(y, rest)
+
+            def ends():
+                target = take(targets, row["F.microbatch"])
+                return self._loss(loss_params, y, target, summed)
+
+            microbatches = len(jax.tree.leaves(x)[0])
+            at_end = row["F.output"] < microbatches
+            seed, after = lax.cond(at_end, ends, lambda: (blank[0], summed))
+            return y, residual, seed, after
+
+        y, residual, seed, after = lax.cond(repeat >= 0, run, idle)
+        carry = carry | after | {"y": y}
+        if not self.has_backward:
+            return carry
+        return carry | {
+            "residual": self._keep(carry["residual"], row, "F.makes.residual", residual),
+            "cotangent": self._keep(carry["cotangent"], row, "F.makes.cotangent", seed),
+        }
+
+    def _loss(
+        self, loss_params: PyTree, y: PyTree, target: PyTree, summed: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The loss of one microbatch, its cotangent at y, and the sums with it added."""
+        parts = Leaves.of(loss_params)
+        lw, lrest = parts.split(loss_params)
+        ysmooth, yrest = self.x_leaves.split(y)
+
+        def of(lw, ysmooth):
+            return self.head(parts.join(lw, lrest), self.x_leaves.join(ysmooth, yrest), target)
+
+        if not self.has_backward:
+            loss, weight = of(lw, ysmooth)
+            dlw, seed = [], [jnp.zeros_like(leaf) for leaf in ysmooth]
+        else:
+            loss, pull, weight = jax.vjp(of, lw, ysmooth, has_aux=True)
+            dlw, seed = pull(jnp.ones_like(loss))
+        after = dict(summed)
+        after["loss"] = summed["loss"] + loss.astype(summed["loss"].dtype)
+        after["weight"] = summed["weight"] + weight.astype(summed["weight"].dtype)
+        if dlw:
+            pairs = zip(summed["loss_params"], dlw)
+            after["loss_params"] = [total + g.astype(total.dtype) for total, g in pairs]
+        return seed, after
+
+    def _backward(self, carry: dict[str, Any], row: Row, x: PyTree) -> dict[str, Any]:
+        repeat = row["B.repeat"]
+        carry = carry | {"state": self.weights.turn(carry["state"], "B", row)}
+        g = take(carry["cotangent"], row["B.reads.cotangent"])
+        splits = "W.repeat" in row
+        state = carry["state"]
+
+        def whole():
+            w = flat(self.weights.weights(state, "B", repeat))
+            fixed, kept = self._reads(carry, row, "B", x)
+            dw, dx = self.passes.backward(w, fixed, kept, g)
+            places = self.unflat(dw)
+            after = self.weights.add(state, "B", repeat, places)
+            return dx, self._no_handover(), after
+
+        def half():
+            w = flat(self.weights.weights(state, "B", repeat))
+            fixed, kept = self._reads(carry, row, "B", x)
+            dx, handover = self.passes.input_gradient(w, fixed, kept, g)
+            return dx, handover, state
+
+        def idle():
+            return jax.tree.map(jnp.zeros_like, g), self._no_handover(), state
+
+        which = jnp.where(repeat < 0, 0, 1 + row["B.op"])
+        branches = [idle, whole, half] if splits else [idle, whole]
+        dx, handover, state = lax.switch(which, branches)
+        carry = carry | {"dx": dx, "state": self.weights.leave(state, "B", row)}
+        carry["cotangent"] = self._keep(carry["cotangent"], row, "B.makes.cotangent", dx)
+        carry["handover"] = self._keep(carry["handover"], row, "B.makes.handover", handover)
+        if self.wants_dx:
+            carry["input_cotangent"] = put(carry["input_cotangent"], row["B.output"], dx)
+        return carry
+
+    def _weight_gradient(self, carry: dict[str, Any], row: Row, x: PyTree) -> dict[str, Any]:
+        if "W.repeat" not in row:
+            return carry
+        repeat = row["W.repeat"]
+        state = self.weights.turn(carry["state"], "W", row)
+
+        def run():
+            w = flat(self.weights.weights(state, "W", repeat))
+            fixed, kept = self._reads(carry, row, "W", x)
+            handover = take(carry["handover"], row["W.reads.handover"])
+            dw = self.passes.weight_gradient(w, fixed, kept, handover)
+            return self.weights.add(state, "W", repeat, self.unflat(dw))
+
+        state = lax.cond(repeat >= 0, run, lambda: state)
+        return carry | {"state": self.weights.leave(state, "W", row)}
+
+    def _no_handover(self) -> list[Any]:
+        return [jnp.zeros(shape.shape, shape.dtype) for shape in self.passes.handover]
+
+    def unflat(self, leaves: list[Any]) -> Places:
+        """Gradients by place again."""
+        depth = len(self.weights.stored)
+        each = len(leaves) // depth
+        return [leaves[i * each : (i + 1) * each] for i in range(depth)]
+
+
+def flat(places: Places) -> list[Any]:
+    """All leaves of all places."""
+    return [leaf for place in places for leaf in place]

@@ -1,0 +1,346 @@
+"""`pipeline_loss`: the loss of a pipelined model, its gradients made by the schedule itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.sharding import Mesh, PartitionSpec
+
+from ringline.pipeline._chunk import Layer, Remat, chunk_runner, count_of, rematerialised
+from ringline.pipeline._engine import Engine
+from ringline.pipeline._explicit import automatic, call_automatic
+from ringline.pipeline._inputs import (
+    batch_size,
+    check_layer,
+    check_loss,
+    check_mesh,
+    check_rows,
+    check_targets,
+    one_microbatch,
+    split_batch,
+)
+from ringline.pipeline._layers import (
+    Placement,
+    StackedLayers,
+    one_layer,
+    placement_of,
+    stack_layers,
+)
+from ringline.pipeline._leaves import Leaves
+from ringline.pipeline._passes import make_passes
+from ringline.pipeline._specs import partitioned_dims
+from ringline.pipeline._tables import tick_tables
+from ringline.pipeline._weights import GATHERS, Gather, Partition, pick
+from ringline.schedule import PipelineSchedule
+
+PyTree = Any
+Loss = Callable[[PyTree, PyTree, PyTree], Any]
+
+
+def pipeline_loss(
+    layer: Layer,
+    loss: Loss,
+    params: PyTree | StackedLayers,
+    loss_params: PyTree,
+    x: PyTree,
+    targets: PyTree,
+    *,
+    schedule: PipelineSchedule,
+    mesh: Mesh,
+    axis: str = "stage",
+    fsdp_axis: str | None = "fsdp",
+    specs: PyTree | None = None,
+    gather: Gather = "step",
+    remat: Remat = True,
+) -> jax.Array:
+    r"""The mean loss of a stack of layers over a batch, forward and backward by one schedule.
+
+    With $f$ the plain loop over layers and $\ell$ the loss of microbatch i,
+
+    $$ L = \frac{\sum_i s_i}{\sum_i n_i}, \qquad (s_i, n_i) = \ell(\phi, f(\theta, x_i), t_i). $$
+
+    `jax.value_and_grad` of a function that calls this gives the gradients of the plain model, in
+    `params`, `loss_params` and `x`. They are made in the forward pass, in the order of
+    `schedule`, and kept; so memory follows the schedule's peak and not the number of
+    microbatches. Without a gradient only the forwards run. Transfers travel while the stage
+    computes: an activation behind the backward, a cotangent behind the next forward.
+
+    Args:
+        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in.
+        loss: `(loss_params, y, targets) -> scalar`, a mean over the rows it is given, or
+            `-> (sum, weight)`, whose weights may differ between microbatches (say, valid
+            tokens). It runs on the last stage. The weight carries no gradient.
+        params: every leaf `[layers, ...]` in model order, or what `stack_layers` gives.
+        loss_params: the loss's own parameters, such as a final norm and a head; `()` for none.
+        x: every leaf `[batch, ...]`, such as embedded tokens. Leaves without gradient may
+            travel along.
+        targets: every leaf `[batch, ...]`; no gradient flows into them.
+        schedule: any schedule with a backward: `ringline.schedules.eager_one_f_one_b(...)`,
+            `.interleaved_one_f_one_b(...)`, `.zero_bubble_h2(...)`, a table of your own.
+        mesh: the devices; `mesh.shape[axis]` must be the schedule's stages. Axes other than
+            `axis` and `fsdp_axis` stay automatic inside layers.
+        axis: the name of the stage axis.
+        fsdp_axis: the axis over which weights and rows of a microbatch are partitioned, where
+            the mesh has it; None for no such axis.
+        specs: for each leaf (or one for all), the `PartitionSpec` of one layer's parameter over
+            `fsdp_axis`; None partitions the largest dimension that divides.
+        gather: when partitioned weights are made whole and gradients reduced: "step", once a
+            step, the fastest; "repeat", once for each repeat a phase turns to; "use", in every
+            operation, the least memory.
+        remat: True keeps a chunk's input and runs its forward again in the backward; False keeps
+            every intermediate value, weights excluded; a `jax.checkpoint_policies` policy keeps
+            each layer's input and what it says.
+
+    Returns:
+        The scalar L.
+
+    Raises:
+        ValueError: a mesh, batch, layer or loss that does not fit, with expected, got and what
+            to change.
+        ScheduleError: a schedule that is not executable, naming stage and step.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from ringline import pipeline_loss, schedules
+        >>> mesh = jax.make_mesh((1,), ("stage",))
+        >>> layer = lambda w, x: jnp.tanh(x @ w)
+        >>> square = lambda _, y, t: jnp.mean((y - t) ** 2)
+        >>> def step(w, x, t):
+        ...     return pipeline_loss(layer, square, w, (), x, t, mesh=mesh,
+        ...         schedule=schedules.one_f_one_b(stages=1, microbatches=2))
+        >>> x, targets = jnp.ones((4, 3)), jnp.zeros((4, 3))
+        >>> value, grad = jax.value_and_grad(step)(jnp.ones((2, 3, 3)), x, targets)
+        >>> grad.shape
+        (2, 3, 3)
+
+    References:
+        Narayanan et al., arXiv 2104.04473 (1F1B, interleaved); Qi et al., Zero Bubble Pipeline
+        Parallelism, arXiv 2401.10241 (splitting B in I and W).
+    """
+    check_mesh(mesh, axis, schedule)
+    batch = batch_size(x, schedule.microbatches)
+    check_targets(targets, batch)
+    if not schedule.has_backward:
+        raise ValueError(
+            f"schedule {schedule.name!r} has no backward; use it whole, not its .forward()"
+        )
+    if gather not in GATHERS:
+        raise ValueError(f"gather must be one of {', '.join(GATHERS)}; got {gather!r}")
+    schedule.validate()
+    placed = placement_of(params, schedule)
+    microbatch = one_microbatch(x, schedule.microbatches)
+    check_layer(layer, one_layer(params), microbatch)
+    check_loss(loss, loss_params, microbatch, one_microbatch(targets, schedule.microbatches))
+    fsdp = mesh.shape.get(fsdp_axis, 1) if fsdp_axis else 1
+    check_rows(batch // schedule.microbatches, fsdp, fsdp_axis)
+    setup = _Setup(
+        layer=layer if remat is True else rematerialised(layer, remat),
+        loss=loss,
+        schedule=schedule,
+        placed=placed,
+        mesh=automatic(mesh),
+        axis=axis,
+        fsdp_axis=fsdp_axis if fsdp > 1 else None,
+        dims=partitioned_dims(specs, one_layer(params), fsdp_axis, fsdp),
+        gather=gather,
+        keep_inputs=remat is True,
+    )
+    return call_automatic(
+        partial(_scheduled_loss, setup), jnp.zeros(()), params, loss_params, x, targets
+    )
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """Everything that is no array."""
+
+    layer: Layer
+    loss: Loss
+    schedule: PipelineSchedule
+    placed: Placement
+    mesh: Mesh
+    axis: str
+    fsdp_axis: str | None
+    dims: tuple[int | None, ...]
+    gather: Gather
+    keep_inputs: bool
+
+    @property
+    def manual(self) -> tuple[str, ...]:
+        """The mesh axes that the loop handles itself."""
+        stage = (self.axis,) if self.schedule.stages > 1 else ()
+        return stage + ((self.fsdp_axis,) if self.fsdp_axis else ())
+
+
+def _scheduled_loss(
+    setup: _Setup, params: PyTree | StackedLayers, loss_params: PyTree, x: PyTree, targets: PyTree
+) -> jax.Array:
+    """The loss with its custom gradient: made by the schedule, scaled by what comes in."""
+    stacked = params if isinstance(params, StackedLayers) else stack_layers(params, setup.schedule)
+    x = split_batch(x, setup.schedule.microbatches)
+    targets = split_batch(targets, setup.schedule.microbatches)
+    like = jax.tree.map(jax.typeof, (stacked.tree, loss_params, x))
+
+    @jax.custom_vjp
+    def scalar(tree, loss_params, x):
+        result = _run(setup, setup.schedule.forward(), False, tree, loss_params, x, targets)
+        return result["loss"] / result["weight"]
+
+    def forward(tree, loss_params, x):
+        wants_dx = any(leaf.perturbed for leaf in jax.tree.leaves(x))
+        values = jax.tree.map(lambda leaf: leaf.value, (tree, loss_params, x))
+        result = _run(setup, setup.schedule, wants_dx, *values, targets)
+        gradients = result["weights"], result["loss_params"], result["x"]
+        return result["loss"] / result["weight"], (gradients, result["weight"])
+
+    def backward(kept, g):
+        gradients, weight = kept
+        if isinstance(g, SymbolicZero):
+            g = jnp.zeros(g.shape, g.dtype)
+        out = []
+        for leaves, example in zip(gradients, like):
+            parts = Leaves.of(example)
+            wanted = parts.split(example)[0]
+            leaves = leaves or [jnp.zeros(leaf.shape, leaf.dtype) for leaf in wanted]
+            scaled = [(d * (g / weight)).astype(leaf.dtype) for d, leaf in zip(leaves, wanted)]
+            out.append(parts.cotangent(scaled, example))
+        return tuple(out)
+
+    scalar.defvjp(forward, backward, symbolic_zeros=True)
+    return scalar(stacked.tree, loss_params, x)
+
+
+def _run(
+    setup: _Setup,
+    schedule: PipelineSchedule,
+    wants_dx: bool,
+    tree: PyTree,
+    loss_params: PyTree,
+    x: PyTree,
+    targets: PyTree,
+) -> dict[str, Any]:
+    """Run the schedule on every stage; sums over stages, microbatches and rows."""
+    fsdp = setup.fsdp_axis
+    stage_axis = setup.axis if schedule.stages > 1 else None
+    w_leaves, x_leaves = Leaves.of(tree), Leaves.of(x)
+    smooth, fixed = w_leaves.split(tree)
+
+    def weight_spec(dim):
+        own = [] if dim is None or fsdp is None else [None] * dim + [fsdp]
+        return PartitionSpec(None, stage_axis, None, *own)
+
+    smooth_dims = [d for d, is_smooth in zip(setup.dims, w_leaves.smooth) if is_smooth]
+    smooth_specs = [weight_spec(dim) for dim in smooth_dims]
+    rows_spec = PartitionSpec(None, fsdp)
+    specs = {"loss": PartitionSpec(), "weight": PartitionSpec()}
+    if schedule.has_backward:
+        specs |= {
+            "weights": smooth_specs,
+            "loss_params": PartitionSpec(),
+            "x": PartitionSpec(stage_axis, None, fsdp),
+        }
+    loop = partial(_on_stage, setup, schedule, wants_dx, w_leaves, x_leaves, smooth_dims)
+    if setup.manual:
+        loop = jax.shard_map(
+            loop,
+            mesh=setup.mesh,
+            in_specs=(
+                smooth_specs,
+                PartitionSpec(None, stage_axis),
+                PartitionSpec(),
+                rows_spec,
+                rows_spec,
+            ),
+            out_specs=specs,
+            axis_names=set(setup.manual),
+            check_vma=False,
+        )
+    result = jax.jit(loop)(smooth, fixed, loss_params, x, targets)
+    if schedule.has_backward:
+        result["x"] = [leaf[schedule.stage_of[0]] for leaf in result["x"]] if wants_dx else []
+    return result
+
+
+def _on_stage(
+    setup: _Setup,
+    schedule: PipelineSchedule,
+    wants_dx: bool,
+    w_leaves: Leaves,
+    x_leaves: Leaves,
+    dims: list[int | None],
+    smooth: list[Any],
+    fixed: list[Any],
+    loss_params: PyTree,
+    x: PyTree,
+    targets: PyTree,
+) -> dict[str, Any]:
+    """One stage's part: local weights `[repeats, 1, depth, ...]`, local rows."""
+    stage = lax.axis_index(setup.axis) if schedule.stages > 1 else 0
+    depth = setup.placed.depth
+    stored = [[leaf[:, 0, place] for leaf in smooth] for place in range(depth)]
+    fixed_places = [[leaf[:, 0, place] for leaf in fixed] for place in range(depth)]
+    run_chunk = chunk_runner(setup.layer, setup.placed)
+
+    def fixed_of(repeat):
+        count = jnp.asarray(count_of(setup.placed, repeat, stage), jnp.int32)
+        return [leaf for place in pick(fixed_places, repeat) for leaf in place] + [count]
+
+    def run(w, fixed, x, rest):
+        *fixed, count = fixed
+        each, other = len(w) // depth, len(fixed) // depth
+        layers = [
+            w_leaves.join(w[i * each : (i + 1) * each], fixed[i * other : (i + 1) * other])
+            for i in range(depth)
+        ]
+        return x_leaves.split(run_chunk(layers, count, x_leaves.join(x, rest)))[0]
+
+    def head(loss_params, y, target):
+        result = setup.loss(loss_params, y, target)
+        if isinstance(result, tuple):
+            return result[0], lax.stop_gradient(result[1])
+        return result, jnp.ones((), result.dtype)
+
+    keep_inputs = setup.keep_inputs or not schedule.has_backward
+    tables = tick_tables(schedule, keep_inputs=keep_inputs)
+    partition = Partition(setup.fsdp_axis, tuple(dims))
+    weights = GATHERS[setup.gather](partition, stored, tables.rows)
+    shapes = partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    whole = jax.eval_shape(lambda: partition.gather(pick(stored, 0)))
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), x)
+    passes = make_passes(
+        run,
+        [leaf for place in whole for leaf in place],
+        shapes(fixed_of(0)),
+        *x_leaves.split(one),
+        keep_inputs=keep_inputs,
+        split="W.repeat" in tables.rows,
+    )
+    engine = Engine(
+        tables=tables,
+        passes=passes,
+        head=head,
+        weights=weights,
+        fixed=fixed_of,
+        x_leaves=x_leaves,
+        keep_inputs=keep_inputs,
+        axis=setup.axis,
+        stages=schedule.stages,
+        stage=stage,
+        wants_dx=wants_dx,
+    )
+    result = engine.run(x, targets, loss_params)
+    for name in ("loss", "weight", "loss_params"):
+        if name in result and setup.manual:
+            result[name] = lax.psum(result[name], setup.manual)
+    if schedule.has_backward:
+        by_place = result["weights"]
+        result["weights"] = [
+            jnp.stack([place[i] for place in by_place], axis=1)[:, None] for i in range(len(dims))
+        ]
+        result["x"] = [leaf[None] for leaf in result["x"]]
+    return result
