@@ -99,7 +99,7 @@ class _Builder:
     )
 
     def tables(self) -> TickTables:
-        program = self.schedule.program()
+        program = self.schedule.one_by_one().program()  # a tick runs its phases side by side anyway
         phases = PHASES if self.schedule.has_backward else FORWARD_PHASES
         placed = place_on_ticks(program, phases, self.hop)
         self.ticks = 1 + max(row[-1].tick for row in placed if row)
