@@ -7,7 +7,7 @@ from ringline.plan._report import found_json, plan_table
 from ringline.plan._why import misfit, verdict, why
 from ringline.topology import cluster
 
-SMALL = Work(model("llama3-8b"), cluster("2x v5p-16"), 32, 2048)
+SMALL = Work(model("llama3-8b"), cluster("v5p-32"), 32, 2048)
 
 
 @pytest.fixture(scope="module")

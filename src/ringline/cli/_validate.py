@@ -57,6 +57,9 @@ def _print(console: Console, report: Report, only_failures: bool) -> None:
         console.print(f"{report.name}: skipped, {report.skipped}\n", highlight=False)
         return
     shown = report.failures if only_failures else report.figures
+    if not shown:
+        console.print(f"{report.name}: {report.title}. {_summary(report)}\n", highlight=False)
+        return
     table = Table(
         title=f"{report.name}: {report.title}",
         caption=f"{report.source}. {_summary(report)}",
@@ -82,10 +85,10 @@ def _print(console: Console, report: Report, only_failures: bool) -> None:
 
 
 def _error(figure: Figure) -> str:
-    if figure.bounds:
-        low, high = figure.bounds
-        return f"{figure.error:+.1%} (bounds {low:.4g} to {high:.4g})"
-    return f"{figure.error:+.2%}" if figure.relative else f"{figure.error:+.2g}"
+    error = f"{figure.error:+.2%}" if figure.relative else f"{figure.error:+.2g}"
+    if figure.bounds and figure.relative:
+        return f"{error} (bounds {figure.bounds[0]:.4g} to {figure.bounds[1]:.4g})"
+    return error
 
 
 def _summary(report: Report) -> str:

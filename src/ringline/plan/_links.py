@@ -8,6 +8,8 @@ from ringline.plan._calibration import Calibration
 from ringline.plan._layout import Layout
 from ringline.topology import Cluster
 
+_DCN_LATENCY_S = 1e-4  # of a message between slices: an assumption, no published figure found
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -42,10 +44,15 @@ class Links:
         if inside > 1:
             rate = self.cluster.slice_bytes_per_s(inside) * self.how.link_efficiency
             times.append((inside - 1) / inside * full_bytes / rate + self._latency_s(inside))
-        if across > 1:
-            share = full_bytes / inside * (across - 1) / across
-            times.append(share / self.cluster.chip.dcn_bytes_per_s + 1e-4)
+        times.append(self.across_s(full_bytes, inside, across))
         return max(times)
+
+    def across_s(self, full_bytes: float, inside: int, across: int) -> float:
+        """The part of such a gather that goes between slices."""
+        if across == 1:
+            return 0.0
+        share = full_bytes / inside * (across - 1) / across
+        return share / self.cluster.chip.dcn_bytes_per_s + _DCN_LATENCY_S
 
     def reduce_s(self, full_bytes: float, inside: int, across: int) -> float:
         """All-reduce: a reduce-scatter and an all-gather."""
@@ -55,7 +62,7 @@ class Links:
         """One chip's send to a neighbour, inside a slice or across."""
         chip = self.cluster.chip
         if across:
-            return size_bytes / chip.dcn_bytes_per_s + 1e-4
+            return size_bytes / chip.dcn_bytes_per_s + _DCN_LATENCY_S
         rate = chip.link_bytes_per_s * self.cluster.links_per_edge * self.how.link_efficiency
         return size_bytes / rate + chip.hop_latency_s
 

@@ -148,10 +148,11 @@ def simulated_plan(
     )
     busy = max(layout.microbatches * (f + b) for f, b in zip(costs.forward_s, costs.backward_s))
     idle = step.makespan_s - busy
-    transfer = min(idle, step.exposed_transfer_s)
     parts = dict(plan.parts_s)
     before = parts["bubble"] + parts["transfer"]
-    parts |= {"bubble": idle - transfer, "transfer": transfer}
+    # What the bubble would be without transfers is the closed form's; the rest is theirs.
+    bubble = min(idle, parts["bubble"])
+    parts |= {"bubble": bubble, "transfer": idle - bubble}
     predicted = plan.predicted_s - before + idle
     return replace(
         plan,

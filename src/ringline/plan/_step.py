@@ -338,13 +338,16 @@ class Evaluator:
             return 0.0, 0.0
         dense, _ = stage_parameters(self.work.model, layout, layers)
         size = dense / layout.tensor * _WEIGHT_BYTES
-        gather = self.links.gather_s(size, layout.fsdp // place.fsdp, place.fsdp)
+        inside, across = layout.fsdp // place.fsdp, place.fsdp
+        gather = self.links.gather_s(size, inside, across)
         if layout.gather == "step":
             return 2 * gather, 2 * gather
         forward, backward = costs.forward_s[worst], costs.backward_s[worst]
         m = layout.microbatches
         late = max(0.0, gather - forward) + max(0.0, 2 * gather - backward)
-        return m * late + 2 * gather / layers, 3 * m * gather
+        # Between slices no more hides than of the gradients' all-reduce.
+        far = 3 * (1 - self.how.data_overlap) * self.links.across_s(size, inside, across)
+        return m * max(late, far) + 2 * gather / layers, 3 * m * gather
 
     def _data_s(
         self, layout: Layout, place: Placement, layers: int, costs: StageCosts, worst: int

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ringline.plan._layout import Layout, parse_constraints, with_values
+from ringline.plan._links import Placement
 from ringline.plan._model import model
 from ringline.plan._search import simulated_plan
 from ringline.plan._step import Evaluator, Work
@@ -43,7 +44,13 @@ def _figure(table: Table) -> Figure:
     refused = layout.refuses(work.model, work.cluster, work.batch)
     if refused:
         raise table.error("layout", refused)
-    plan = simulated_plan(work, Evaluator(work).best(layout))
+    evaluator = Evaluator(work)
+    # Those runs keep FSDP in a slice and replicas across, where there are as many.
+    replicas = layout.data == work.cluster.slices > 1
+    plan = (
+        evaluator.plan(layout, Placement(data=layout.data)) if replicas else evaluator.best(layout)
+    )
+    plan = simulated_plan(work, plan)
     metric = table.text("metric")
     values = [
         _in_metric(work, metric, step_s)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from ringline.plan._calibration import Calibration
 from ringline.plan._layout import Layout
@@ -172,6 +171,8 @@ def split(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 def fit(runs: Sequence[Run]) -> Calibration:
     """The efficiencies with the least error of the logarithm, large errors counted less."""
+    from scipy.optimize import least_squares  # here, so that other checks do not load it
+
     start, low, high = (np.array(column) for column in zip(*_PARAMETERS.values()))
 
     def errors(values: np.ndarray) -> np.ndarray:
