@@ -6,11 +6,11 @@ with other stages, repeats or devices.
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
+from ringline.train._config import TrainConfig
 from ringline.train._state import TrainState, from_plain, shardings, to_plain
 from ringline.train._step import Engine
 
@@ -64,8 +64,8 @@ class Checkpoints:
             ) from error
         return step
 
-    def restore(self, engine: Engine) -> TrainState:
-        """The newest state, on the engine's devices.
+    def check(self, config: TrainConfig) -> None:
+        """See whether there is a checkpoint of this model.
 
         Raises:
             CheckpointError: when there is none, or it is of another model.
@@ -73,11 +73,19 @@ class Checkpoints:
         step = self.latest()
         if step is None:
             raise CheckpointError(f"no checkpoint in {self.folder}; leave --resume out to start")
-        manager = self._open()
-        model = manager.restore(step, args=ocp.args.Composite(model=ocp.args.JsonRestore()))[
-            "model"
-        ]
-        _check_model(self.folder, model, engine.config.model_fields())
+        items = ocp.args.Composite(model=ocp.args.JsonRestore())
+        saved, wanted = self._open().restore(step, args=items)["model"], config.model_fields()
+        for name, value in wanted.items():
+            if saved.get(name) != value:
+                raise CheckpointError(
+                    f"checkpoint in {self.folder} is of another model: {name} is "
+                    f"{saved.get(name)} there, {value} here; change --{name.replace('_', '-')}, "
+                    "or give another --out"
+                )
+
+    def restore(self, engine: Engine) -> TrainState:
+        """The newest state, on the engine's devices, once `check` has passed."""
+        step, manager = self.latest(), self._open()
         shapes = jax.eval_shape(_to_plain(engine), engine.abstract)
         plain = jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
@@ -125,13 +133,3 @@ def _to_plain(engine: Engine):
 def _plain_of(engine: Engine):
     shapes = jax.eval_shape(_to_plain(engine), engine.abstract)
     return jax.jit(_to_plain(engine), out_shardings=shardings(shapes, engine.mesh))
-
-
-def _check_model(folder: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    differing = [name for name in wanted if saved.get(name) != wanted[name]]
-    if differing:
-        name = differing[0]
-        raise CheckpointError(
-            f"checkpoint in {folder} is of another model: {name} is {saved.get(name)} there, "
-            f"{wanted[name]} here; change --{name.replace('_', '-')}, or give another --out"
-        )

@@ -105,10 +105,13 @@ def train(
         f"{config.fsdp} fsdp; {config.schedule}, repeats: {config.repeats}, "
         f"microbatches: {config.microbatches}"
     )
+    checkpoints = Checkpoints(folder / "checkpoints")
+    if resume is not None:
+        checkpoints.check(config)
     engine = build(config, mesh, schedule)
     compile_s = time.perf_counter() - began
-    checkpoints = Checkpoints(folder / "checkpoints")
     state = engine.init() if resume is None else checkpoints.restore(engine)
+    _check_steps(config, folder, int(state.step))
     peak, bubble = find_peak(config), bubble_share(schedule, config.overlap)
     records = _open_folder(folder, config, int(state.step))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -215,6 +218,14 @@ def _new_folder(config: TrainConfig, corpus: Corpus) -> Path:
             "several processes need one folder that all of them see, got none; give --out"
         )
     return new_folder(config.out, corpus.name)
+
+
+def _check_steps(config: TrainConfig, folder: Path, done: int) -> None:
+    if done > config.steps:
+        raise ValueError(
+            f"the run in {folder} has done {done} steps, expected at most the {config.steps} "
+            "asked for; change --steps"
+        )
 
 
 def _open_folder(folder: Path, config: TrainConfig, done: int) -> list[StepRecord]:

@@ -72,8 +72,10 @@ def plot_loss(result: RunResult, path: Path) -> None:
             ha="right",
             color="#c1440e",
         )
-    low = min([*losses, result.eval_loss or np.inf])
-    axes.set_ylim(max(0, low - 0.35), max(result.unigram_entropy + 0.8, low + 1))
+    low = min([*losses, result.eval_loss or np.inf, result.unigram_entropy])
+    # The first steps fall steeply from far above: what they come down to is of interest.
+    high = max(result.unigram_entropy + 0.8, losses[-1] + 0.5)
+    axes.set_ylim(max(0, low - 0.35), high)
     axes.set_xlabel("step")
     axes.set_ylabel("loss, nats per byte")
     axes.legend(loc="upper right", frameon=False)

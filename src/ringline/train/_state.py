@@ -66,23 +66,26 @@ def init_state(
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
-def shardings(tree: Any, mesh: Mesh) -> Any:
-    """For each leaf of parameters or state (arrays or shapes) where it lies on the mesh."""
-    fsdp = mesh.shape.get("fsdp", 1)
+def shardings(tree: Any, mesh: Mesh, *, fsdp: bool = True) -> Any:
+    """For each leaf of parameters or state (arrays or shapes) where it lies on the mesh.
+
+    With `fsdp` False it lies whole on each device of its stage, as the computation needs it.
+    """
+    parts = mesh.shape["fsdp"] if fsdp else 1
 
     def of_leaf(path, leaf):
         stacked = any(
             isinstance(key, jax.tree_util.GetAttrKey) and key.name == "tree" for key in path
         )
         lead = (None, "stage", None) if stacked else ()
-        return NamedSharding(mesh, _spec(leaf.shape, lead, fsdp))
+        return NamedSharding(mesh, _spec(leaf.shape, lead, parts))
 
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Where tokens `[batch, length]` lie."""
-    return NamedSharding(mesh, PartitionSpec("fsdp" if "fsdp" in mesh.shape else None))
+    return NamedSharding(mesh, PartitionSpec("fsdp"))
 
 
 def put_batch(tokens: np.ndarray, mesh: Mesh) -> jax.Array:
@@ -115,11 +118,11 @@ def _is_stacked(node: Any) -> bool:
     return isinstance(node, StackedLayers)
 
 
-def _spec(shape: tuple[int, ...], lead: tuple[str | None, ...], fsdp: int) -> PartitionSpec:
-    """Partition the largest dimension that `fsdp` divides, after those that `lead` names."""
+def _spec(shape: tuple[int, ...], lead: tuple[str | None, ...], parts: int) -> PartitionSpec:
+    """Partition the largest dimension that `parts` divides, after those that `lead` names."""
     rest = shape[len(lead) :]
     spec: list[str | None] = [None] * len(rest)
-    fitting = [dim for dim, size in enumerate(rest) if size % fsdp == 0]
-    if fsdp > 1 and fitting:
+    fitting = [dim for dim, size in enumerate(rest) if size % parts == 0]
+    if parts > 1 and fitting:
         spec[max(fitting, key=lambda dim: rest[dim])] = "fsdp"
     return PartitionSpec(*lead, *spec)

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ringline import schedules
 from ringline.pipeline import pipeline
@@ -96,6 +97,8 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
     )
 
     def loss(params, tokens_BL):
+        # Once a step, before the loop over ticks, which would gather them in every tick.
+        params = lax.with_sharding_constraint(params, shardings(params, mesh, fsdp=False))
         return _model.loss(config, params, tokens_BL, apply_layers)
 
     def step(state: TrainState, tokens_BL: jax.Array) -> tuple[TrainState, jax.Array]:
@@ -104,7 +107,7 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
         params = optax.apply_updates(state.params, updates)
         return TrainState(params, opt_state, state.step + 1), value
 
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    whole = NamedSharding(mesh, PartitionSpec())
     compiled = jax.jit(step, donate_argnums=0, out_shardings=(places, whole))
     return Engine(
         config=config,
@@ -123,16 +126,23 @@ def _apply_layers(
     if schedule is None:
         return _model.plain_layers(config)
 
-    return partial(
-        pipeline_layers,
-        layer=partial(_model.layer, config),
-        schedule=schedule,
-        mesh=mesh,
-        overlap=config.overlap,
-        remat=config.remat == "full",
-    )
+    layer = partial(_model.layer, config)
+    # The head's work is spread over the stages too, rather than done again on each.
+    everywhere = config.batch % mesh.size == 0
+    after = PartitionSpec(("fsdp", "stage") if everywhere else "fsdp")
 
+    def apply(layers, x_BLD: jax.Array) -> jax.Array:
+        # Said explicitly, or the compiler may prefer to cut activations by d_model.
+        x_BLD = lax.with_sharding_constraint(x_BLD, batch_sharding(mesh))
+        y_BLD = pipeline(
+            layer,
+            layers,
+            x_BLD,
+            schedule=schedule,
+            mesh=mesh,
+            overlap=config.overlap,
+            remat=config.remat == "full",
+        )
+        return lax.with_sharding_constraint(y_BLD, NamedSharding(mesh, after))
 
-def pipeline_layers(layers, x_BLD, *, layer, **options) -> jax.Array:
-    """`pipeline` with the layers first."""
-    return pipeline(layer, layers, x_BLD, **options)
+    return apply
