@@ -6,6 +6,7 @@ import pytest
 
 from ringline.plan.validate import CHECKS, Figure, Options, Report
 from ringline.plan.validate._bubbles import run_figures, runs
+from ringline.plan.validate._narayanan import ROWS, gpt
 from ringline.plan.validate._vtrain import read_runs, split, vtrain
 
 VTRAIN = (
@@ -17,7 +18,9 @@ VTRAIN = (
 )
 
 
-@pytest.mark.parametrize("name", ["source-arithmetic", "published-steps", "korthikanti"])
+@pytest.mark.parametrize(
+    "name", ["source-arithmetic", "published-steps", "korthikanti", "narayanan"]
+)
 def test_quick_checks_pass(name):
     report = CHECKS[name](Options())
     assert report.figures
@@ -33,6 +36,16 @@ def test_korthikantis_points_are_predicted_from_two():
     assert len(test) == 6
     assert sum(test) / 6 < 0.05
     assert max(test) < 0.0887
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}B")
+def test_the_blind_rows_are_self_consistent(row):
+    billions, heads, hidden, layers, tensor, stages, gpus, batch, _ = row
+    assert gpt(billions, heads, hidden, layers).parameters / 1e9 == pytest.approx(
+        billions, rel=0.02
+    )
+    assert gpus % (tensor * stages) == 0
+    assert batch % (gpus // (tensor * stages)) == 0
 
 
 def test_bubbles_of_the_zero_bubble_paper():

@@ -8,6 +8,7 @@ from ringline.plan.validate import (
     _bubbles,  # noqa: F401
     _closed_forms,  # noqa: F401
     _korthikanti,  # noqa: F401
+    _narayanan,  # noqa: F401
     _published,  # noqa: F401
     _seeds,  # noqa: F401
     _vtrain,  # noqa: F401
