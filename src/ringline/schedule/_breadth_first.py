@@ -47,7 +47,7 @@ def circular(
     (breadth first); the backward is the exact reverse. With F and B the time of the whole
     stage, the longest stage idles $(p - 1)(F + B)/v$ when $m \ge p$, v times less than
     `linear`, for v times the transfers; every stage keeps m v activations. A hop of c adds
-    $2(p - 1)c$ where $m > p$, and $2(pv - 1)c$ where $m \le p$.
+    $2(p - 1)c$ where $p c \le (m - p)F/v$, and $2(pv - 1)c$ where $m = p$.
 
     Args:
         stages: p, at least 1.

@@ -1,9 +1,10 @@
 """Schedules on the V placement: chunks go down the stages and come back up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from ringline.schedule._fill import fill_weights
 from ringline.schedule._generators import Layers, require_counts, require_repeats, without_padding
-from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of
+from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of, rows_of
 
 
 def v_placement(stages: int) -> tuple[int, ...]:
@@ -22,7 +23,8 @@ def zero_bubble_v(
     $m \ge 2p - 1$. Every stage keeps $\min(2m, 2p)$ chunk activations: those of p whole
     stages.
 
-    With $m < 2p - 1$ the order is that of 2p - 1 microbatches with the missing ones left out.
+    With $m < 2p - 1$ the order is that of 2p - 1 microbatches with the missing ones left out,
+    and each W where a stage would wait; down to m = p the makespan bubble stays $(p - 1)F/2$.
 
     Args:
         stages: p, at least 1.
@@ -52,11 +54,21 @@ def zero_bubble_v(
     require_repeats("zero_bubble_v", repeats, 2, "zero_bubble_h1")
     padded = max(microbatches, 2 * stages - 1)
     cells = [[(a,) for a in _zero_bubble_v_row(stage, stages, padded)] for stage in range(stages)]
-    rows, joined = cells_of(without_padding(cells, microbatches))
+    rows, _ = cells_of(without_padding(cells, microbatches))
     placement = v_placement(stages)
-    return PipelineSchedule(
-        "zero_bubble_v", rows, microbatches, placement, layers_per_stage, joined
-    )
+    if microbatches < padded:
+        rows = _weights_anew(rows, placement)
+    return PipelineSchedule("zero_bubble_v", rows, microbatches, placement, layers_per_stage)
+
+
+def _weights_anew(
+    rows: Iterable[Iterable[Action]], placement: tuple[int, ...]
+) -> tuple[tuple[Action, ...], ...]:
+    """The rows with each W where its stage would wait, at F = I = W."""
+    orders = [[action for action in row if action.op != "W"] for row in rows]
+    filled = fill_weights(orders, placement, lambda action: 1.0, limit=len(placement), patience=0.0)
+    assert filled, "leaving microbatches out cannot exceed the memory of the whole order"
+    return rows_of(filled)
 
 
 def dualpipe_v(
@@ -64,12 +76,11 @@ def dualpipe_v(
 ) -> PipelineSchedule:
     r"""DualPipe cut in half: a V in which forwards of one arm run beside backwards of the other.
 
-    In the steady state every forward is next to a whole backward of the other arm, so that the
-    transfers of one hide behind the computation of the other; W is split off only where that
-    fills a bubble, at both ends. Every stage keeps $\min(2m, 2p + 1)$ chunk activations.
-    With a whole backward B of a stage and $F\&B$ the time of a forward and a backward side by
-    side, DualPipe on p stages idles $(p/2 - 1)(F\&B + B - 3W)$; a V of p stages stands for a
-    DualPipe of 2p.
+    In the steady state every forward is joined with a whole backward of the other arm, so that
+    the transfers of one hide behind the computation of the other; W is split off only where
+    that fills a bubble, at both ends. Every stage keeps $\min(2m, 2p + 1)$ chunk activations.
+    With F the forward of a whole stage, F = I = W, and a joined pair as long as its two parts,
+    the longest stage idles $(p - 1)F$; what the form gains is a pair that takes less.
 
     The order is made for $m \ge 2p$, since an arm's forwards meet the other's backwards only
     then; with fewer it is the order of 2p microbatches with the missing ones left out.

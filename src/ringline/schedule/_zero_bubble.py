@@ -47,12 +47,15 @@ def zero_bubble_h2(
 ) -> PipelineSchedule:
     r"""As `zero_bubble_h1` with twice the memory and hardly a bubble.
 
-    The longest stage idles $(p - 1)(F + I - 2W)/v$, nothing at all where F = I = W: every stage
-    works from its first to its last action, and only their starts and ends are staggered. With
-    one synchronisation for all stages at the end of a step, the makespan is what counts, and
-    that is no better than that of `zero_bubble_h1`. Every stage keeps
-    $\min(mv, (v - 1)g + 2p - 1)$ chunk activations and stage s delays W by 2 s steps. For
-    v = 1 and m > 2p a hop of c adds $2(p - 1)c$.
+    The longest stage idles $(p - 1)(F + I - 2W)$ for v = 1 and m > 2p, nothing at all where
+    F = I = W: every stage works from its first to its last action, and only their starts and
+    ends are staggered. Where all stages wait for each other at the end of a step, the makespan
+    is what counts, and at F = I = W that is no better than that of `zero_bubble_h1`. A hop of c
+    adds $2(p - 1)c$. With more repeats the bubble is v times smaller up to p = 4; from there on
+    the ring is not back in time, which costs $(p - 4)F/v$ where F = I = W.
+
+    Every stage keeps $\min(mv, (v - 1)g + 2p - 1)$ chunk activations, with g as in
+    `interleaved_one_f_one_b`, and stage s delays W by 2 s steps.
 
     Args:
         stages: p, at least 1.
