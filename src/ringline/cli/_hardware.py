@@ -32,8 +32,8 @@ class HardwareFlags:
 
     name: Annotated[str | None, tyro.conf.Positional] = None
     """A chip such as v5p, a cluster such as '4x v4-16', or a .toml file; all chips if left out."""
-    json: str | None = None
-    """Write JSON to this file, or to standard output for '-'."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 
 def run(flags: HardwareFlags) -> int:

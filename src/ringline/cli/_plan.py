@@ -5,7 +5,9 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -32,10 +34,11 @@ class PlanFlags:
     """Tokens of a sequence."""
     top: int = 10
     """How many layouts to show."""
-    why: tuple[str, ...] = ()
-    """Layouts to explain, such as 'stages=4,schedule=1f1b'; what is left out is chosen best."""
-    json: str | None = None
-    """Write JSON to this file, or to standard output for '-'."""
+    why: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="LAYOUT")] = ()
+    """A layout to explain, such as 'stages=4,schedule=1f1b', with what is left out chosen best;
+    may be given several times."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 
 def run(flags: PlanFlags) -> int:

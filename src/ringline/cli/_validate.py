@@ -4,7 +4,9 @@ import json as json_format
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -16,14 +18,14 @@ from ringline.topology._tables import nearest
 class ValidateFlags:
     """Compare what the package predicts with what others published or measured."""
 
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="CHECK")] = ()
     """Checks to run, such as korthikanti; all if left out."""
-    vtrain: Path | None = None
+    vtrain: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """vTrain's single-node ground truth, a CSV file; without it that check is skipped."""
     failures: bool = False
     """Show only the figures that fail."""
-    json: str | None = None
-    """Write JSON to this file, or to standard output for '-'."""
+    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 
 def run(flags: ValidateFlags) -> int:

@@ -153,7 +153,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         "; did you mean 'llama3-8b'?"
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; known: {', '.join(known)}"
