@@ -103,6 +103,26 @@ def test_the_update_form_places_what_the_concatenate_form_does(topology, monkeyp
         assert_same_bits(got, on_every_device(np.concatenate(x, dim), 5))
 
 
+@pytest.mark.parametrize("topology", ["ring", "line"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
+def test_large_shards_go_slab_by_slab(topology, dtype, monkeypatch):
+    monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_BYTES", 16)
+    monkeypatch.setattr("ringline.collectives._permute._SLAB_BYTES", 24)
+    shards = [random_bits((4, *shape), dtype) for shape in [(2, 6, 5), (12, 3, 1), (7, 1), (31,)]]
+    dims = [2, 2, 1, 0]
+
+    def function(shards):
+        return [
+            gather(x, axis=dim, implementation="permute", topology=topology)
+            for x, dim in zip(shards, dims)
+        ]
+
+    compiled = on_devices(function, 4)
+    assert "while" in compiled.lower(shards).as_text()
+    for got, x, dim in zip(compiled(shards), shards, dims):
+        assert_same_bits(got, on_every_device(np.concatenate(x, dim), 4))
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=4),

@@ -80,17 +80,20 @@ def test_what_cannot_be_measured_is_skipped_with_the_reason(case, setup, limits,
 
 
 def test_a_case_larger_than_the_memory_is_skipped_with_both_numbers(monkeypatch):
-    monkeypatch.setattr(_measure, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(_measure, "available_bytes", lambda: 100)
+    monkeypatch.setattr(Bench, "host_bytes", lambda self, compiled: 1536)
     row = measure(SMALL, Setup())
-    assert row.skipped == "needs 1536 bytes of memory, 1000 are available"
+    assert row.skipped == "needs 1536 bytes of memory, 100 are available"
 
 
 def test_the_built_in_alone_is_skipped_where_it_alone_does_not_fit(monkeypatch):
-    monkeypatch.setattr(_measure, "available_bytes", lambda: 2000)
+    needed = iter([500, 3000])
+    monkeypatch.setattr(_measure, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(Bench, "host_bytes", lambda self, compiled: next(needed))
     row = measure(SMALL, Setup(iters=1))
     assert row.builtin_us is None
     assert row.wrong == 0
-    assert row.skipped == "the built-in only: needs 2880 bytes of memory, 2000 are available"
+    assert row.skipped == "the built-in only: needs 3000 bytes of memory, 1192 are available"
 
 
 def test_the_sweep_doubles_and_rounds_to_whole_elements():

@@ -119,6 +119,18 @@ def test_the_gradient_goes_back_over_the_same_links(form):
         assert "reduce_scatter" not in text
 
 
+def test_derivatives_of_slabs(monkeypatch):
+    monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_BYTES", 16)
+    monkeypatch.setattr("ringline.collectives._permute._SLAB_BYTES", 24)
+
+    def derivatives(gather, x):
+        function = partial(_scaled, gather)
+        primal, tangent = jax.jvp(function, (x,), (jnp.cos(x),))
+        return tangent, jax.vjp(function, x)[1](jnp.cos(primal))[0]
+
+    _assert_agrees(derivatives, {"implementation": "permute"})
+
+
 @forms
 def test_replicated_inputs_are_taken_as_lax_takes_them(form):
     def function(way):

@@ -112,7 +112,7 @@ def all_gather(
             cut=_cut_dim(shard.shape, dim, schedule.pieces),
             schedule=schedule,
             implementation=chosen,
-            assembly=choose_assembly(devices),
+            assembly=choose_assembly(devices, shard.size * shard.dtype.itemsize),
         )
 
     return jax.tree.map(gather, x)

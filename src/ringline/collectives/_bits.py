@@ -5,6 +5,8 @@ turns signalling NaNs into quiet ones.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -12,10 +14,25 @@ from jax import Array, lax
 _CARRIERS = {1: jnp.uint8, 2: jnp.uint16}
 
 
-def moved_as_bits(move: Callable[[Array], Array], x: Array) -> Array:
-    """`move(x)` for a `move` that only copies; small floats travel as unsigned integers."""
-    dtype = x.dtype
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
-        return move(x)
-    carrier = _CARRIERS[dtype.itemsize]
-    return lax.bitcast_convert_type(move(lax.bitcast_convert_type(x, carrier)), dtype)
+def carried_as(
+    dtype: Any, *, as_bits: bool
+) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+    """Functions to what arrays of `dtype` are moved as, and back.
+
+    With `as_bits` small floats are moved as unsigned integers, which cuts derivatives off.
+    """
+    if (
+        not as_bits
+        or not jnp.issubdtype(dtype, jnp.floating)
+        or jnp.finfo(dtype).bits not in (8, 16)
+    ):
+        return _same, _same
+    carrier = _CARRIERS[jnp.dtype(dtype).itemsize]
+    return (
+        partial(lax.bitcast_convert_type, new_dtype=carrier),
+        partial(lax.bitcast_convert_type, new_dtype=dtype),
+    )
+
+
+def _same(x: Array) -> Array:
+    return x

@@ -127,6 +127,8 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
     if reason is not None:
         return Row(**row, skipped=reason)
     measured = _run(case, setup, row["link_bytes"])
+    if "time_s" not in measured:
+        return Row(**row, **measured)
     time_s = measured.pop("time_s")
     share = (setup.devices - 1) / setup.devices
     micro_us = measured["microbenchmark_us"]
@@ -191,29 +193,21 @@ def _why_skip(case: Case, setup: Setup, max_bytes: int | None) -> str | None:
     rows = case.shape[case.dim] // setup.devices
     if setup.channels > rows:
         return f"{setup.channels} channels are more than the {rows} rows of a shard"
-    return _too_large(_gather_bytes(case, setup.devices))
+    return None
 
 
-def _gather_bytes(case: Case, devices: int) -> int:
-    """Memory for the shards, what arrives and the results of emulated devices on one host."""
-    return case.size_bytes * (1 + (devices - 1) + devices)
-
-
-def _builtin_bytes(case: Case, devices: int) -> int:
-    """As above for the built-in, which carries 16-bit floats as float32 on CPU devices."""
-    widened = 3 if jnp.dtype(case.dtype) == jnp.bfloat16 else 1
-    return case.size_bytes * (devices + 1) * widened
-
-
-def _too_large(needed_bytes: int) -> str | None:
+def _too_large(needed_bytes: int, held_bytes: int = 0) -> str | None:
+    """Why a run does not fit beside the `held_bytes` of its input that are allocated already."""
     available = available_bytes()
-    if jax.default_backend() != "cpu" or available is None or needed_bytes <= available:
+    if jax.default_backend() != "cpu" or available is None:
         return None
-    return f"needs {needed_bytes} bytes of memory, {available} are available"
+    if needed_bytes <= available + held_bytes:
+        return None
+    return f"needs {needed_bytes} bytes of memory, {available + held_bytes} are available"
 
 
 def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
-    """The measured fields of a row, and the gather's `time_s`."""
+    """The measured fields of a row, and the gather's `time_s`; or only why it was skipped."""
     bench = Bench(case, topology(setup.topology, setup.devices))
     gather = bench.gather(
         partial(
@@ -227,10 +221,13 @@ def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
         )
     )
     builtin = bench.gather(partial(lax.all_gather, axis_name=AXIS, axis=case.dim, tiled=True))
+    reason = _too_large(bench.host_bytes(gather))
+    if reason is not None:
+        return {"skipped": reason}
     shards = bench.shards()
     wrong = bench.wrong(gather(shards))
     subjects = {"gather": Subject(gather, shards)}
-    reason = _too_large(_builtin_bytes(case, setup.devices))
+    reason = _too_large(bench.host_bytes(builtin), held_bytes=case.size_bytes)
     if reason is None:
         subjects["builtin"] = Subject(builtin, shards)
     if case.size_bytes <= _INTERLEAVED_MAX_BYTES and link_bytes:

@@ -4,18 +4,20 @@ arrivals in place.
 Two ways to place them. *Concatenate*: every device has its own order of arrivals, so one
 concatenation per device is compiled and `jax.lax.switch` takes the one to run: each byte is
 written once. *Update*: each arrival is written into the output at an offset looked up by device:
-one code for all devices, so compile time does not grow with their square.
+one code for all devices, so compile time does not grow with their square, and large shards go
+slab by slab, so that few arrivals are held.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax import Array, lax
 
-from ringline.collectives._plan import Plan, plan_permutes
+from ringline.collectives._bits import carried_as
+from ringline.collectives._plan import Arrival, Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
 AxisName = str | tuple[str, ...]
@@ -23,15 +25,19 @@ Assembly = Literal["concatenate", "update"]
 
 # A switch over n concatenations of n arrivals compiles for half a minute at n = 64.
 _MAX_CONCATENATE_DEVICES = 16
+# Concatenating holds all arrivals at once: as much again as the result, twice that on a line. And
+# fresh memory costs a page fault for each page, while slabs use theirs again.
+_MAX_CONCATENATE_BYTES = 2**22
+_SLAB_BYTES = 2**21
 
 
-def choose_assembly(devices: int) -> Assembly:
+def choose_assembly(devices: int, shard_bytes: int) -> Assembly:
     """The faster of the two forms that is safe where this is traced, inside `jax.shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     # The compiler may put collectives for an automatic axis into a branch, and they hang when
     # the devices of the gathered axis take different branches.
     branches_are_safe = set(mesh.manual_axes) == set(mesh.axis_names)
-    fits = devices <= _MAX_CONCATENATE_DEVICES
+    fits = devices <= _MAX_CONCATENATE_DEVICES and shard_bytes <= _MAX_CONCATENATE_BYTES
     return "concatenate" if fits and branches_are_safe and platform() == "cpu" else "update"
 
 
@@ -49,6 +55,7 @@ def permute_all_gather(
     cut: int,
     schedule: CollectiveSchedule,
     assembly: Assembly,
+    as_bits: bool,
 ) -> Array:
     """Gather the stripes `x` of all devices along dim `axis`, in the order of `schedule`.
 
@@ -59,13 +66,16 @@ def permute_all_gather(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
         assembly: how the arrivals are put in place.
+        as_bits: move small floats as unsigned integers, which cannot be differentiated.
     """
     plan = plan_permutes(schedule)
     rows = x.shape[cut]
     bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
-    arrivals = _send(x, plan, bounds, axis_name, cut)
-    place = _concatenate if assembly == "concatenate" else _update
-    return place(arrivals, plan, bounds, axis_name, axis, cut)
+    to_bits, from_bits = carried_as(x.dtype, as_bits=as_bits)
+    if assembly == "concatenate":
+        arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
+        return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
+    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut))
 
 
 def _send(
@@ -86,7 +96,6 @@ def _send(
 def _concatenate(
     arrivals: list[Array],
     plan: Plan,
-    bounds: Sequence[int],
     axis_name: AxisName,
     axis: int,
     cut: int,
@@ -109,36 +118,64 @@ def _concatenate(
 
 
 def _update(
-    arrivals: list[Array],
+    x: Array,
+    to_bits: Callable[[Array], Array],
     plan: Plan,
     bounds: Sequence[int],
     axis_name: AxisName,
     axis: int,
     cut: int,
 ) -> Array:
-    own = arrivals[0]
-    shape = list(own.shape)
+    shape = list(x.shape)
     width = shape[axis]
     shape[axis] *= len(plan.arrivals[0].stripes)
     here = lax.axis_index(axis_name)
+    offsets = [_offsets(arrival)[here] * width for arrival in plan.arrivals]
+    slab_dim, slabs = _slabs(x, axis, cut)
+    height = x.shape[slab_dim] // slabs
+
+    def slab(number: int | Array, out: Array) -> Array:
+        # Bits are taken inside the loop: the copy of a slab, not of the whole stripe, is alive.
+        stripe = lax.dynamic_slice_in_dim(to_bits(x), number * height, height, axis=slab_dim)
+        arrivals = _send(stripe, plan, bounds, axis_name, cut)
+        # The own stripe comes last: where nothing arrived, its place is what is written first.
+        for array, arrival, offset in reversed(list(zip(arrivals, plan.arrivals, offsets))):
+            starts: list = [0] * x.ndim
+            starts[slab_dim] = number * height
+            starts[cut] = starts[cut] + bounds[arrival.first]
+            starts[axis] = starts[axis] + offset
+            out = lax.dynamic_update_slice(out, array, starts)
+        return out
+
     # Derived from the stripe so that it varies over the same mesh axes as what is written into it.
-    out = lax.broadcast_in_dim(_zero_of(own), shape, ())
-    # The own stripe comes last: what reached no device (None below) is written to its place first.
-    for array, arrival in reversed(list(zip(arrivals, plan.arrivals))):
-        stripes = np.array(
-            [d if stripe is None else stripe for d, stripe in enumerate(arrival.stripes)],
-            dtype=np.int32,
-        )
-        starts: list = [0] * own.ndim
-        starts[cut] = bounds[arrival.first]
-        offset = jax.numpy.asarray(stripes)[here] * width
-        starts[axis] = offset + starts[axis]
-        out = lax.dynamic_update_slice(out, array, starts)
-    return out
+    out = lax.broadcast_in_dim(_zero_of(x, to_bits), shape, ())
+    return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 
-def _zero_of(x: Array) -> Array:
-    """A zero scalar of the dtype and varying axes of `x`."""
-    zero = jax.numpy.zeros((), x.dtype)
+def _offsets(arrival: Arrival) -> Array:
+    """For each device, the stripe that arrived; its own where nothing did."""
+    return jnp.array(
+        [device if stripe is None else stripe for device, stripe in enumerate(arrival.stripes)],
+        dtype=jnp.int32,
+    )
+
+
+def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
+    """The dim along which a large stripe is cut, and into how many equal slabs.
+
+    One slab after the other is sent, so that the arrivals of only one are alive.
+    """
+    wanted = max(1, x.size * x.dtype.itemsize // _SLAB_BYTES)
+    free = [dim for dim in range(x.ndim) if dim not in (axis, cut)]
+    if wanted == 1 or not free:
+        return 0, 1
+    dim = max(free, key=lambda d: x.shape[d])
+    counts = range(min(wanted, x.shape[dim]), min(8 * wanted, x.shape[dim]) + 1)
+    return dim, next((count for count in counts if x.shape[dim] % count == 0), 1)
+
+
+def _zero_of(x: Array, to_bits: Callable[[Array], Array]) -> Array:
+    """A zero scalar of the type that `x` is moved as, varying over the same mesh axes."""
+    zero = to_bits(jnp.zeros((), x.dtype))
     varying = tuple(jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(zero, varying, to="varying") if varying else zero

@@ -11,7 +11,7 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ringline.collectives._bits import moved_as_bits
+from ringline.collectives._bits import carried_as
 from ringline.collectives._permute import Assembly, AxisName, permute_all_gather
 from ringline.schedule import CollectiveSchedule
 
@@ -46,22 +46,21 @@ def _abstract_eval(x, *, axis: int, schedule: CollectiveSchedule, **_):
     return x.update(shape=tuple(shape))
 
 
-def _gather(x: Array, *, implementation: str, assembly: Assembly, **params) -> Array:
+def _gather(x: Array, *, implementation: str, as_bits: bool, assembly: Assembly, **params) -> Array:
     devices = params["schedule"].devices
     if devices == 1 or x.size == 0:
         return lax.concatenate([x] * devices, params["axis"])
-    if implementation == "xla":
-        return lax.all_gather(x, params["axis_name"], axis=params["axis"], tiled=True)
-    return permute_all_gather(x, assembly=assembly, **params)
-
-
-def _lowered(x: Array, **params) -> Array:
-    return moved_as_bits(partial(_gather, **params), x)
+    if implementation == "permute":
+        return permute_all_gather(x, assembly=assembly, as_bits=as_bits, **params)
+    to_bits, from_bits = carried_as(x.dtype, as_bits=as_bits)
+    axis_name, axis = params["axis_name"], params["axis"]
+    return from_bits(lax.all_gather(to_bits(x), axis_name, axis=axis, tiled=True))
 
 
 def _transpose(cotangent, x, **params):
     # Not as bits: the cotangents are added up on their way back.
-    return jax.linear_transpose(partial(_gather, **params), x.aval)(cotangent)
+    gather = partial(_gather, as_bits=False, **params)
+    return jax.linear_transpose(gather, x.aval)(cotangent)
 
 
 def _batch(operands, dims, *, axis: int, cut: int, **params):
@@ -73,4 +72,6 @@ def _batch(operands, dims, *, axis: int, cut: int, **params):
 all_gather_p.def_abstract_eval(_abstract_eval)
 ad.deflinear2(all_gather_p, _transpose)
 batching.primitive_batchers[all_gather_p] = _batch
-mlir.register_lowering(all_gather_p, mlir.lower_fun(_lowered, multiple_results=False))
+mlir.register_lowering(
+    all_gather_p, mlir.lower_fun(partial(_gather, as_bits=True), multiple_results=False)
+)

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled, Wrapped
 
 from ringline.collectives._shapes import Case
 from ringline.topology import Line, Ring
@@ -21,13 +22,14 @@ from ringline.topology import Line, Ring
 AXIS = "devices"
 _ROUNDS_BUDGET_S = 20.0
 _MIN_ROUNDS = 2
+_MAX_SLABS = 64
 _CARRIERS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 class Subject(NamedTuple):
     """A compiled function and what it is run on."""
 
-    function: Callable[[Array], Array]
+    function: Callable[[Array], Any]
     argument: Array
 
 
@@ -73,23 +75,48 @@ class Bench:
 
         def make() -> Array:
             start = lax.axis_index(AXIS) * shape[self._case.dim]
-            bits = self._bits(tuple(shape), start)
+            bits = self._bits(tuple(shape), {self._case.dim: start})
             dtype = jnp.dtype(self._case.dtype)
             return lax.bitcast_convert_type(bits, dtype)
 
         return self._compiled(make, (), self._spec)()
 
-    def gather(self, way: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        """`way` over all devices; each holds the whole result."""
-        return self._compiled(lambda shard: way(shard), self._spec, P())
+    def gather(self, way: Callable[[Array], Array]) -> Compiled:
+        """`way` over all devices, compiled; each device holds the whole result."""
+        shards = jax.ShapeDtypeStruct(
+            self._case.shape,
+            jnp.dtype(self._case.dtype),
+            sharding=NamedSharding(self._mesh, self._spec),
+        )
+        return self._compiled(lambda shard: way(shard), self._spec, P()).lower(shards).compile()
+
+    def host_bytes(self, compiled: Compiled) -> int:
+        """Memory that all emulated devices together take for one run, inputs and results too."""
+        sizes = compiled.memory_analysis()
+        if sizes is None:
+            return 0
+        held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        return self._topology.devices * (held + sizes.temp_size_in_bytes)
 
     def wrong(self, gathered: Array) -> int:
         """Elements of every device's result whose bits are not what they should be."""
 
+        # Slab by slab, because the bits to compare with take as much memory as what they are for.
+        dim = max(range(len(self._case.shape)), key=lambda dim: self._case.shape[dim])
+        rows = self._case.shape[dim]
+        slabs = next(count for count in range(min(rows, _MAX_SLABS), 0, -1) if rows % count == 0)
+        slab = list(self._case.shape)
+        slab[dim] = rows // slabs
+
         def count(whole: Array) -> Array:
-            expected = self._bits(self._case.shape, 0)
-            bits = lax.bitcast_convert_type(whole, expected.dtype)
-            return jnp.sum(bits != expected, dtype=jnp.int32)[None]
+            def add(number: Array, wrong: Array) -> Array:
+                start = number * slab[dim]
+                expected = self._bits(tuple(slab), {dim: start})
+                bits = lax.bitcast_convert_type(whole, expected.dtype)
+                bits = lax.dynamic_slice_in_dim(bits, start, slab[dim], axis=dim)
+                return wrong + jnp.sum(bits != expected, dtype=jnp.int32)
+
+            return lax.fori_loop(0, slabs, add, jnp.int32(0))[None]
 
         counts = self._compiled(count, P(), P(AXIS))(gathered)
         return int(np.asarray(counts, np.int64).sum())
@@ -107,22 +134,22 @@ class Bench:
         fill = self._compiled(lambda: jnp.ones((elements,), carrier), (), P(AXIS))
         return Subject(permute, fill())
 
-    def _bits(self, shape: tuple[int, ...], start: Any) -> Array:
-        """Bits of the elements of a block that begins at `start` along the gathered dim."""
+    def _bits(self, shape: tuple[int, ...], starts: Mapping[int, Any]) -> Array:
+        """Bits of the elements of a block of the gathered array that begins at `starts`, by dim."""
         carrier = _carrier(self._case.dtype)
         place = jnp.zeros((), jnp.uint32)
         stride = 1
         for dim in reversed(range(len(shape))):
             index = lax.broadcasted_iota(jnp.uint32, shape, dim)
-            if dim == self._case.dim:
-                index = index + jnp.uint32(start)
+            if dim in starts:
+                index = index + lax.convert_element_type(starts[dim], jnp.uint32)
             place = place + index * jnp.uint32(stride % 2**32)
             stride *= self._case.shape[dim]
         # A multiplicative hash (Knuth, vol. 3, 6.4): neighbours differ in the bits that are kept.
         mixed = place * jnp.uint32(2654435761)
         return (mixed >> (32 - 8 * jnp.dtype(carrier).itemsize)).astype(carrier)
 
-    def _compiled(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
+    def _compiled(self, function: Callable, in_specs: Any, out_specs: Any) -> Wrapped:
         # Unchecked: a gathered result is the same on all devices, which the check cannot know.
         mapped = jax.shard_map(
             function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
