@@ -109,7 +109,7 @@ def test_stacked_params_in_and_out():
     params, x = make_params(8), make_batch(8)
     specs = {"up": P("fsdp"), "down": P(None, "fsdp"), "bias": P()}
     stacked = ringline.stack_layers(params, schedule, mesh, specs=specs)
-    assert stacked.tree["up"].sharding.spec == P(None, "stage", None, "fsdp")
+    assert stacked.places[1]["up"].sharding.spec == P(None, "stage", "fsdp")
 
     def run(params, x):
         return ringline.pipeline(layer, params, x, schedule=schedule, mesh=mesh)
@@ -124,7 +124,7 @@ def test_stacking_round_trip_with_padding():
     schedule = schedules.circular(2, 1, 2, layers_per_stage=(1, 2, 3, 1))
     params = make_params(7)
     stacked = ringline.stack_layers(params, schedule)
-    assert stacked.tree["up"].shape[:3] == (2, 2, 3)
+    assert [place["up"].shape[:2] for place in stacked.places] == [(2, 2)] * 3
     back = ringline.unstack_layers(stacked, schedule)
     np.testing.assert_array_equal(back["up"], params["up"])
 

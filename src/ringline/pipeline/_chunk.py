@@ -47,12 +47,9 @@ def chunk_runner(layer: Layer, placed: Placement) -> Callable[[list[PyTree], Any
     return run
 
 
-def split_places(local: PyTree, depth: int) -> list[PyTree]:
-    """One tree of `[repeats, ...]` for each place, from leaves `[repeats, 1, depth, ...]`.
-
-    Apart, a place's weights are used where they lie; together, the loop would copy them out.
-    """
-    return [jax.tree.map(lambda leaf, i=i: leaf[:, 0, i], local) for i in range(depth)]
+def own_places(places: tuple[PyTree, ...]) -> list[PyTree]:
+    """A stage's own weights `[repeats, ...]` for each place, from leaves `[repeats, 1, ...]`."""
+    return [jax.tree.map(lambda leaf: leaf[:, 0], params) for params in places]
 
 
 def of_repeat(places: list[PyTree], repeat) -> list[PyTree]:

@@ -23,7 +23,7 @@ from ringline.pipeline._leaves import Leaves
 from ringline.pipeline._passes import Passes
 from ringline.pipeline._tables import TickTables
 from ringline.pipeline._travel import Row, row_of, send, store_arrivals
-from ringline.pipeline._weights import Places, sum_dtype
+from ringline.pipeline._weights import Places, flat, sum_dtype
 
 PyTree = Any
 
@@ -269,8 +269,3 @@ class Engine:
         depth = len(self.weights.stored)
         each = len(leaves) // depth
         return [leaves[i * each : (i + 1) * each] for i in range(depth)]
-
-
-def flat(places: Places) -> list[Any]:
-    """All leaves of all places."""
-    return [leaf for place in places for leaf in place]

@@ -15,8 +15,8 @@ from ringline.pipeline._chunk import (
     chunk_runner,
     count_of,
     of_repeat,
+    own_places,
     rematerialised,
-    split_places,
 )
 from ringline.pipeline._explicit import automatic, call_automatic
 from ringline.pipeline._inputs import (
@@ -140,7 +140,7 @@ def _run(
             axis_names={axis},
             check_vma=False,
         )
-    outputs = jax.jit(loop)(stacked.tree, copies)
+    outputs = jax.jit(loop)(stacked.places, copies)
     return join_batch(jax.tree.map(lambda leaf: leaf[schedule.stage_of[-1]], outputs))
 
 
@@ -151,14 +151,14 @@ def _loop(
     stages: int,
     axis: str,
     overlap: bool,
-    local: PyTree,
+    local: tuple[PyTree, ...],
     copies: PyTree,
 ) -> PyTree:
     """The body of one stage: scan over ticks. Leaves of `copies` are `[1, microbatches, ...]`."""
     # One stage is no mesh axis to be manual over: XLA refuses sums over a manual axis of size 1.
     stage = lax.axis_index(axis) if stages > 1 else 0
     x = jax.tree.map(lambda leaf: leaf[0], copies)
-    places = split_places(local, placed.depth)
+    places = own_places(local)
     run_chunk = chunk_runner(layer, placed)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
     slots = tables.slots["activation"]

@@ -1,4 +1,4 @@
-"""Put a stack of layers onto stages: from `[layers, ...]` to `[repeats, stages, depth, ...]`."""
+"""Put a stack of layers onto stages: from `[layers, ...]` to places of `[repeats, stages, ...]`."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,22 +14,25 @@ from ringline.schedule import PipelineSchedule
 PyTree = Any
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["layers"])
+@partial(jax.tree_util.register_dataclass, data_fields=["places"], meta_fields=["layers"])
 @dataclass(frozen=True)
 class StackedLayers:
     """Layer parameters in the form the stages hold them, each chunk where it is used.
 
+    A chunk of several layers has as many places, and each place keeps arrays of its own: the
+    loop then uses a layer's weights where they lie, without slicing them out.
+
     Attributes:
-        tree: the parameters; every leaf is `[repeats, stages, depth, ...]`, where depth is the
-            layers of the largest chunk. Places beyond a smaller chunk's layers are padding: they
-            are never used and their gradients are zero.
+        places: for each place of a chunk in order, one layer's parameters with leaves
+            `[repeats, stages, ...]`. A place beyond a smaller chunk's layers is padding: it is
+            never used and its gradients are zero.
         layers: how many layers the model has.
 
-    Made by `stack_layers`; `pipeline` takes it in place of plain parameters, and gradients come
-    in the same form, so an optimizer can keep its state in it.
+    Made by `stack_layers`; `pipeline` and `pipeline_loss` take it in place of plain parameters,
+    and gradients come in the same form, so an optimizer can keep its state in it.
     """
 
-    tree: PyTree
+    places: tuple[PyTree, ...]
     layers: int
 
 
@@ -90,18 +93,19 @@ def placement_of(params: PyTree | StackedLayers, schedule: PipelineSchedule) -> 
     if not isinstance(params, StackedLayers):
         return placement(schedule, layer_count(params))
     placed = placement(schedule, params.layers)
-    shape = jax.tree.leaves(params.tree)[0].shape[:3]
+    shape = *jax.tree.leaves(params.places)[0].shape[:2], len(params.places)
     if placed.layer_at.shape != shape:
         raise ValueError(
-            f"stacked params are [repeats, stages, depth] = {list(shape)}, but schedule "
-            f"{schedule.name!r} places {list(placed.layer_at.shape)}; stack them with this schedule"
+            f"stacked params have [repeats, stages, places] = {list(shape)}, but schedule "
+            f"{schedule.name!r} needs {list(placed.layer_at.shape)}; stack them with this schedule"
         )
     return placed
 
 
 def one_layer(params: PyTree | StackedLayers) -> PyTree:
     """The shapes and dtypes of one layer's parameters."""
-    tree, leading = (params.tree, 3) if isinstance(params, StackedLayers) else (params, 1)
+    is_stacked = isinstance(params, StackedLayers)
+    tree, leading = (params.places[0], 2) if is_stacked else (params, 1)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[leading:], leaf.dtype), tree)
 
 
@@ -138,27 +142,34 @@ def stack_layers(
         >>> from ringline import schedules
         >>> schedule = schedules.circular(stages=2, microbatches=2, repeats=2)
         >>> stacked = stack_layers({"w": jnp.zeros((8, 3, 3))}, schedule)
-        >>> stacked.tree["w"].shape
-        (2, 2, 2, 3, 3)
+        >>> len(stacked.places), stacked.places[0]["w"].shape
+        (2, (2, 2, 3, 3))
     """
     placed = placement(schedule, layer_count(params))
 
-    def stack(leaf):
-        if placed.is_reshape:
-            return jnp.reshape(leaf, placed.layer_at.shape + leaf.shape[1:])
-        return jnp.take(jnp.asarray(leaf), np.maximum(placed.layer_at, 0), axis=0)
+    def stack(params: PyTree) -> StackedLayers:
+        places = range(placed.depth)
+        return StackedLayers(
+            tuple(jax.tree.map(partial(_at_place, placed, i), params) for i in places),
+            placed.layers,
+        )
 
     if mesh is None:
-        return StackedLayers(jax.tree.map(stack, params), placed.layers)
-    specs = PartitionSpec() if specs is None else specs
-    full = jax.tree.map(
-        lambda spec: NamedSharding(mesh, PartitionSpec(None, axis, None, *spec)),
-        specs,
-        is_leaf=lambda spec: isinstance(spec, PartitionSpec),
+        return stack(params)
+    is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
+    each = jax.tree.broadcast(specs or PartitionSpec(), params, is_leaf=is_spec)
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, PartitionSpec(None, axis, *spec)), each, is_leaf=is_spec
     )
-    with_specs = jax.tree.broadcast(full, params)
-    stacked = jax.jit(lambda p: jax.tree.map(stack, p), out_shardings=with_specs)(params)
-    return StackedLayers(stacked, placed.layers)
+    out = StackedLayers((shardings,) * placed.depth, placed.layers)
+    return jax.jit(stack, out_shardings=out)(params)
+
+
+def _at_place(placed: Placement, place: int, leaf: Any) -> Any:
+    """From `[layers, ...]`, the layers of one place of every chunk: `[repeats, stages, ...]`."""
+    if placed.is_reshape:
+        return jnp.reshape(leaf, placed.layer_at.shape + leaf.shape[1:])[:, :, place]
+    return jnp.take(jnp.asarray(leaf), np.maximum(placed.layer_at[:, :, place], 0), axis=0)
 
 
 def unstack_layers(stacked: StackedLayers, schedule: PipelineSchedule) -> PyTree:
@@ -182,11 +193,12 @@ def unstack_layers(stacked: StackedLayers, schedule: PipelineSchedule) -> PyTree
     placed = placement_of(stacked, schedule)
     order = np.argsort(placed.layer_at.ravel())[-placed.layers :]
 
-    def unstack(leaf):
-        flat = jnp.reshape(leaf, (-1, *leaf.shape[3:]))
+    def unstack(*leaves):
+        together = jnp.stack(leaves, axis=2)
+        flat = jnp.reshape(together, (-1, *together.shape[3:]))
         return flat if placed.is_reshape else jnp.take(flat, order, axis=0)
 
-    return jax.tree.map(unstack, stacked.tree)
+    return jax.tree.map(unstack, *stacked.places)
 
 
 def layer_count(params: PyTree) -> int:

@@ -35,7 +35,7 @@ from ringline.pipeline._leaves import Leaves
 from ringline.pipeline._passes import make_passes
 from ringline.pipeline._specs import partitioned_dims
 from ringline.pipeline._tables import tick_tables
-from ringline.pipeline._weights import GATHERS, Gather, Partition, pick
+from ringline.pipeline._weights import GATHERS, Gather, Partition, Places, flat, pick
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
@@ -184,18 +184,18 @@ def _scheduled_loss(
     stacked = params if isinstance(params, StackedLayers) else stack_layers(params, setup.schedule)
     x = split_batch(x, setup.schedule.microbatches)
     targets = split_batch(targets, setup.schedule.microbatches)
-    like = jax.tree.map(jax.typeof, (stacked.tree, loss_params, x))
+    like = jax.tree.map(jax.typeof, (stacked.places, loss_params, x))
 
     @jax.custom_vjp
-    def scalar(tree, loss_params, x):
-        result = _run(setup, setup.schedule.forward(), False, tree, loss_params, x, targets)
+    def scalar(places, loss_params, x):
+        result = _run(setup, setup.schedule.forward(), False, places, loss_params, x, targets)
         return result["loss"] / result["weight"]
 
-    def forward(tree, loss_params, x):
+    def forward(places, loss_params, x):
         wants_dx = any(leaf.perturbed for leaf in jax.tree.leaves(x))
-        values = jax.tree.map(lambda leaf: leaf.value, (tree, loss_params, x))
+        values = jax.tree.map(lambda leaf: leaf.value, (places, loss_params, x))
         result = _run(setup, setup.schedule, wants_dx, *values, targets)
-        gradients = result["weights"], result["loss_params"], result["x"]
+        gradients = flat(result["weights"]), result["loss_params"], result["x"]
         return result["loss"] / result["weight"], (gradients, result["weight"])
 
     def backward(kept, g):
@@ -212,14 +212,14 @@ def _scheduled_loss(
         return tuple(out)
 
     scalar.defvjp(forward, backward, symbolic_zeros=True)
-    return scalar(stacked.tree, loss_params, x)
+    return scalar(stacked.places, loss_params, x)
 
 
 def _run(
     setup: _Setup,
     schedule: PipelineSchedule,
     wants_dx: bool,
-    tree: PyTree,
+    places: tuple[PyTree, ...],
     loss_params: PyTree,
     x: PyTree,
     targets: PyTree,
@@ -227,15 +227,16 @@ def _run(
     """Run the schedule on every stage; sums over stages, microbatches and rows."""
     fsdp = setup.fsdp_axis
     stage_axis = setup.axis if schedule.stages > 1 else None
-    w_leaves, x_leaves = Leaves.of(tree), Leaves.of(x)
-    smooth, fixed = w_leaves.split(tree)
+    w_leaves, x_leaves = Leaves.of(places[0]), Leaves.of(x)
+    split = [w_leaves.split(params) for params in places]
+    smooth, fixed = [pair[0] for pair in split], [pair[1] for pair in split]
 
     def weight_spec(dim):
         own = [] if dim is None or fsdp is None else [None] * dim + [fsdp]
-        return PartitionSpec(None, stage_axis, None, *own)
+        return PartitionSpec(None, stage_axis, *own)
 
     smooth_dims = [d for d, is_smooth in zip(setup.dims, w_leaves.smooth) if is_smooth]
-    smooth_specs = [weight_spec(dim) for dim in smooth_dims]
+    smooth_specs = [[weight_spec(dim) for dim in smooth_dims]] * len(places)
     rows_spec = PartitionSpec(None, fsdp)
     specs = {"loss": PartitionSpec(), "weight": PartitionSpec()}
     if schedule.has_backward:
@@ -273,22 +274,22 @@ def _on_stage(
     w_leaves: Leaves,
     x_leaves: Leaves,
     dims: list[int | None],
-    smooth: list[Any],
-    fixed: list[Any],
+    smooth: Places,
+    fixed: Places,
     loss_params: PyTree,
     x: PyTree,
     targets: PyTree,
 ) -> dict[str, Any]:
-    """One stage's part: local weights `[repeats, 1, depth, ...]`, local rows."""
+    """One stage's part: its weights, leaves `[repeats, 1, ...]` by place, and its rows."""
     stage = lax.axis_index(setup.axis) if schedule.stages > 1 else 0
     depth = setup.placed.depth
-    stored = [[leaf[:, 0, place] for leaf in smooth] for place in range(depth)]
-    fixed_places = [[leaf[:, 0, place] for leaf in fixed] for place in range(depth)]
+    stored = [[leaf[:, 0] for leaf in place] for place in smooth]
+    own_fixed = [[leaf[:, 0] for leaf in place] for place in fixed]
     run_chunk = chunk_runner(setup.layer, setup.placed)
 
     def fixed_of(repeat):
         count = jnp.asarray(count_of(setup.placed, repeat, stage), jnp.int32)
-        return [leaf for place in pick(fixed_places, repeat) for leaf in place] + [count]
+        return [*flat(pick(own_fixed, repeat)), count]
 
     def run(w, fixed, x, rest):
         *fixed, count = fixed
@@ -314,7 +315,7 @@ def _on_stage(
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), x)
     passes = make_passes(
         run,
-        [leaf for place in whole for leaf in place],
+        flat(whole),
         shapes(fixed_of(0)),
         *x_leaves.split(one),
         keep_inputs=keep_inputs,
@@ -338,9 +339,6 @@ def _on_stage(
         if name in result and setup.manual:
             result[name] = lax.psum(result[name], setup.manual)
     if schedule.has_backward:
-        by_place = result["weights"]
-        result["weights"] = [
-            jnp.stack([place[i] for place in by_place], axis=1)[:, None] for i in range(len(dims))
-        ]
+        result["weights"] = [[leaf[:, None] for leaf in place] for place in result["weights"]]
         result["x"] = [leaf[None] for leaf in result["x"]]
     return result

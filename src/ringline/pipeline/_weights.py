@@ -60,6 +60,11 @@ class Partition:
         return [[one(leaf, dim) for leaf, dim in zip(place, self.dims)] for place in places]
 
 
+def flat(places: Places) -> list[Any]:
+    """All leaves of all places."""
+    return [leaf for place in places for leaf in place]
+
+
 def pick(places: Places, repeat) -> Places:
     """One repeat's leaves from `[repeats, ...]` ones."""
 
