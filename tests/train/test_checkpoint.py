@@ -1,0 +1,110 @@
+import json
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from train_helpers import SMALL, engine, small, text_corpus
+
+from ringline.train._checkpoint import CheckpointError, Checkpoints
+from ringline.train._data import train_batch
+from ringline.train._state import put_batch, to_plain
+
+
+def _after(built, steps):
+    state = built.init()
+    for step in range(steps):
+        tokens = train_batch(text_corpus(), seed=0, step=step, batch=4, seq=16)
+        state, _ = built.step(state, put_batch(tokens, built.mesh))
+    return state
+
+
+def _plain(built, state):
+    return to_plain(state, built.schedule)
+
+
+def test_a_checkpoint_is_restored_bit_for_bit_into_any_layout(tmp_path):
+    built = engine(SMALL)
+    state = _after(built, 2)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.save(built, state) == 2
+    for config in (SMALL, small(stages=4, repeats=1, fsdp=1)):
+        other = engine(config)
+        checkpoints.check(config)
+        back = checkpoints.restore(other)
+        assert int(back.step) == 2
+        jax.tree.map(np.testing.assert_array_equal, _plain(other, back), _plain(built, state))
+        places = jax.tree.map(lambda leaf: leaf.sharding, other.abstract)
+        assert jax.tree.map(lambda leaf: leaf.sharding, back) == places
+    checkpoints.close()
+
+
+def test_every_layer_is_in_the_checkpoint(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(engine(SMALL), _after(engine(SMALL), 0))
+    checkpoints.close()
+    metadata = ocp.StandardCheckpointer().metadata(tmp_path / "checkpoints" / "0" / "state")
+    shapes = {
+        ".".join(str(getattr(key, "key", key)) for key in path): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            metadata.item_metadata.tree, is_leaf=lambda node: hasattr(node, "shape")
+        )
+    }
+    assert shapes["params.layers.gate_DF"] == (SMALL.layers, 16, 32)
+    assert len(shapes) > 3 * len(engine(SMALL).abstract.params["layers"].tree)
+
+
+def test_the_newest_two_are_kept(tmp_path):
+    checkpoints, built = Checkpoints(tmp_path / "checkpoints"), engine(SMALL)
+    for steps in (0, 1, 2):
+        checkpoints.save(built, _after(built, steps))
+    checkpoints.close()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]
+
+
+def test_a_failing_save_leaves_the_one_before_usable(tmp_path, monkeypatch):
+    checkpoints, built = Checkpoints(tmp_path / "checkpoints"), engine(SMALL)
+    checkpoints.save(built, _after(built, 1))
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    # The JSON part is written after the arrays: the save breaks when most of it is on disk.
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", full)
+    with pytest.raises(CheckpointError, match=r"step 2 .*No space left.*step 1 is still usable"):
+        checkpoints.save(built, _after(built, 2))
+    monkeypatch.undo()
+    again = Checkpoints(tmp_path / "checkpoints")
+    assert again.latest() == 1
+    assert int(again.restore(built).step) == 1
+    again.save(built, _after(built, 2))
+    assert again.latest() == 2
+    again.close()
+
+
+def test_what_a_kill_left_behind_is_not_taken_for_a_checkpoint(tmp_path):
+    checkpoints, built = Checkpoints(tmp_path / "checkpoints"), engine(SMALL)
+    checkpoints.save(built, _after(built, 1))
+    checkpoints.close()
+    half = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
+    (half / "state").mkdir(parents=True)
+    (half / "state" / "manifest.ocdbt").write_bytes(b"half")
+    again = Checkpoints(tmp_path / "checkpoints")
+    assert again.latest() == 1
+    assert int(again.restore(built).step) == 1
+    again.close()
+
+
+def test_another_model_is_refused_in_one_line(tmp_path):
+    checkpoints, built = Checkpoints(tmp_path / "checkpoints"), engine(SMALL)
+    checkpoints.save(built, _after(built, 0))
+    with pytest.raises(CheckpointError, match="d_model is 16 there, 32 here; change --d-model"):
+        checkpoints.check(small(d_model=32))
+    checkpoints.close()
+    assert json.loads(json.dumps(SMALL.model_fields())) == SMALL.model_fields()
+
+
+def test_no_checkpoint_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        Checkpoints(tmp_path / "checkpoints").check(SMALL)
+    assert not list(tmp_path.iterdir())
