@@ -55,6 +55,8 @@ CASES = (
     ),
     Case("zero_bubble_v", (2,), lambda p, m, v, s: min(2 * m, 2 * p)),
     Case("dualpipe_v", (2,), lambda p, m, v, s: min(2 * m, 2 * p + 1)),
+    Case("zero_bubble_v_half", (2,), lambda p, m, v, s: min(2 * m, p + 2 - p % 2)),
+    Case("zero_bubble_v_min", (2,), lambda p, m, v, s: min(2 * m, 2 * -(-(p + 2) // 3))),
 )
 
 drawn = st.sampled_from(CASES).flatmap(

@@ -102,3 +102,13 @@ def test_zero_bubble_v_idles_only_in_the_makespan(p):
         assert makespan_s == near((p - 1) / 2)
         if m >= 2 * p - 1:
             assert longest_s == near(0)
+
+
+@grid
+def test_v_half_and_v_min_keep_their_bubble_however_many_microbatches_there_are(p):
+    for m in (m for m in MICROBATCHES if m >= p):
+        half_s = bubbles(schedules.zero_bubble_v_half(p, m))[0]
+        if p % 2 == 0 and p > 2:
+            assert half_s == near(1.5 * p - 3)
+        assert half_s <= 1.5 * (p - 1)
+        assert bubbles(schedules.zero_bubble_v_min(p, m))[0] <= 2 * p - 2.5

@@ -39,8 +39,8 @@ def test_a_schedule_validates_has_every_action_once_and_keeps_what_its_formula_s
 def test_peak_is_exactly_the_formula_where_p_divides_m(args):
     case, p, m, v = args
     schedule = case.make(p, m * p, v)
-    if case.name in ("zero_bubble_v", "dualpipe_v") and m < 3:
-        return  # made from more microbatches, they may keep less
+    if "_v" in case.name and m < 3:
+        return  # made for more microbatches, they may keep less
     expected = tuple(case.peak(p, m * p, v, stage) for stage in range(p))
     assert schedule.peak_activations() == expected
 

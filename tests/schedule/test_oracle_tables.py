@@ -56,6 +56,7 @@ NO_WORSE = {
     "KimiK2": "interleaved_one_f_one_b",
     "ZBVZeroBubble": "zero_bubble_v",
     "zbv_zb": "zero_bubble_v",
+    "zbv_min": "zero_bubble_v_min",
 }
 
 
@@ -112,6 +113,17 @@ def test_our_generator_has_no_larger_bubble_at_no_larger_peak(path, name, p, v, 
     for costs in COSTS:
         for mine, other in zip(bubbles(ours, *costs), bubbles(theirs, *costs)):
             assert mine <= other + 1e-9
+
+
+HALF = tables({"zbv_half": "zero_bubble_v_half"})
+
+
+@pytest.mark.parametrize(("path", "name", "p", "v", "m"), HALF, ids=[t[0].stem for t in HALF])
+def test_v_half_is_within_one_chunk_forward_of_the_table_at_its_memory(path, name, p, v, m):
+    ours = schedules.zero_bubble_v_half(stages=p, microbatches=m)
+    theirs = parse_pipeline(path)
+    assert max(ours.peak_activations()) <= max(theirs.peak_activations())
+    assert bubbles(ours)[0] <= bubbles(theirs)[0] + 0.5 + 1e-9
 
 
 def test_dualpipe_v_is_the_published_table_to_the_letter():

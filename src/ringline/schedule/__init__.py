@@ -35,6 +35,8 @@ from ringline.schedule._split import split_backward as split_backward
 from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks
+from ringline.schedule._v_memory import zero_bubble_v_half as zero_bubble_v_half
+from ringline.schedule._v_memory import zero_bubble_v_min as zero_bubble_v_min
 from ringline.schedule._v_shape import dualpipe_v as dualpipe_v
 from ringline.schedule._v_shape import zero_bubble_v as zero_bubble_v
 from ringline.schedule._zero_bubble import zero_bubble_h1 as zero_bubble_h1
