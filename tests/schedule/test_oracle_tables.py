@@ -76,7 +76,9 @@ def vectors() -> dict:
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_a_good_table_is_accepted(path):
-    parse_pipeline(path).validate()
+    schedule = parse_pipeline(path)
+    schedule.validate()
+    assert (schedule.written is not None) == path.stem.endswith("_comms")
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)

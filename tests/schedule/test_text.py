@@ -15,7 +15,7 @@ def test_text_and_file_are_read_alike(tmp_path):
 
 
 def test_waits_transfers_and_upkeep_are_left_out():
-    text = "0UNSHARD,0F0,0SEND_F0,,0F1,0RECV_B0,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1"
+    text = "0UNSHARD,0F0,,0F1,0B0,0B1,0REDUCE_GRAD,0RESHARD\n,1F0,1B0,1F1,1B1"
     assert parse_pipeline(text).to_csv() == GOOD
 
 
@@ -65,3 +65,32 @@ def test_a_microbatch_that_every_stage_drops_shows_when_the_number_is_given():
 
 def test_forward_only_is_legal():
     parse_pipeline("0F0,0F1\n1F0,1F1").validate()
+
+
+WRITTEN = "0F0,0SEND_F0,{},0RECV_B0,0B0,0RECV_B1,0B1\n{},1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
+
+
+def test_transfers_of_a_text_are_checked_as_they_stand():
+    late = WRITTEN.format("0F1,0SEND_F1", "1RECV_F0").replace("1F1", "1RECV_F1,1F1")
+    assert parse_pipeline(late).to_csv() == GOOD
+    parse_pipeline(late).validate()
+    parse_pipeline(late).validate(capacity=1)
+    with pytest.raises(ScheduleError, match="stage 0 step 3: deadlock"):
+        parse_pipeline(late).validate(capacity=0)
+    early = WRITTEN.format("0F1,0SEND_F1", "1RECV_F0,1RECV_F1")
+    parse_pipeline(early).validate(capacity=0)
+
+
+@pytest.mark.parametrize(
+    ("send", "receives", "message"),
+    [
+        ("0F1", "1RECV_F0,1RECV_F1", "deadlock, no stage can go on"),
+        ("0F1,0SEND_F1", "1RECV_F0", r"stage 1 step 4: 1F1 reads activation\[1,1\]"),
+        ("0SEND_F1,0F1", "1RECV_F0,1RECV_F1", r"stage 0 step 2: 0SEND_F1 reads"),
+        ("0F1,0SEND_F1", "1RECV_F1,1RECV_F0", r"stage 1 step 0: 1RECV_F1 expects"),
+    ],
+)
+def test_wrong_transfers_of_a_text_are_rejected(send, receives, message):
+    schedule = parse_pipeline(WRITTEN.format(send, receives))
+    with pytest.raises(ScheduleError, match=message):
+        schedule.validate()

@@ -13,7 +13,7 @@ microbatch:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +53,8 @@ class PipelineSchedule:
             `(0F7;7B3)OVERLAP_F_B` in the text form. Empty for none.
         directions: into how many equal parts the chunks are cut, each a pipeline of its own
             with its own input and loss; 2 for DualPipe, which runs two copies of the model.
+        written: the program of the text it was read from, where that has sends and receives of
+            its own. `validate` checks it too; nothing runs it.
 
     Example:
         >>> from ringline import schedules
@@ -70,6 +72,7 @@ class PipelineSchedule:
     layers_per_stage: int | tuple[int, ...] | None = None
     joined: tuple[tuple[int, ...], ...] = ()
     directions: int = 1
+    written: Program | None = field(default=None, compare=False, repr=False)
 
     @property
     def stages(self) -> int:
@@ -101,11 +104,11 @@ class PipelineSchedule:
     def forward(self) -> "PipelineSchedule":
         """The same schedule with its forward actions only."""
         rows = tuple(tuple(a for a in row if a.op == "F") for row in self.rows)
-        return replace(self, rows=rows, joined=())
+        return replace(self, rows=rows, joined=(), written=None)
 
     def one_by_one(self) -> "PipelineSchedule":
         """The same schedule without `joined`: each action begins and ends by itself."""
-        return replace(self, joined=())
+        return replace(self, joined=(), written=None)
 
     def program(self) -> Program:
         """Lower to the instructions of each stage, sends and receives included."""
@@ -121,15 +124,24 @@ class PipelineSchedule:
             directions=self.directions,
         )
 
-    def validate(self) -> None:
+    def validate(self, *, capacity: int | None = None) -> None:
         """Raise `ScheduleError` at the first fault, naming its stage and step.
 
         Checks that every chunk runs every microbatch exactly once in each pass, on the stage
-        that holds it, after what it reads; and that no run hangs.
+        that holds it, after what it reads; and that no run hangs, neither with transfers put in
+        where they are needed nor with those that the text it was read from has. A step is the
+        place of an action in its row; for a transfer of the text, its place in the line.
+
+        Args:
+            capacity: how many values a channel holds before a send waits, see `check_program`:
+                None for no limit, 0 for rendezvous. For a text's own transfers only; others are
+                placed by what runs the schedule.
         """
         self._validate_rows()
         program = self.program()
         check_program(program, steps=[_steps_of(row) for row in program.rows])
+        if self.written:
+            check_program(self.written, capacity=capacity)
 
     def peak_activations(self) -> tuple[int, ...]:
         """For each stage, the most chunk activations in flight: forward done, backward not."""

@@ -22,7 +22,7 @@ def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
             row += [(action,) for action in _parts(cell)] if whole else [cell]
         rows.append(row)
     split, joined = cells_of(rows)
-    return replace(schedule, rows=split, joined=joined)
+    return replace(schedule, rows=split, joined=joined, written=None)
 
 
 def merge_backward(schedule: PipelineSchedule) -> PipelineSchedule:
@@ -47,7 +47,7 @@ def merge_backward(schedule: PipelineSchedule) -> PipelineSchedule:
                 row.append(cell)
         rows.append(row)
     merged, joined = cells_of(rows)
-    return replace(schedule, rows=merged, joined=joined)
+    return replace(schedule, rows=merged, joined=joined, written=None)
 
 
 def _parts(cell: tuple[Action, ...]) -> Iterator[Action]:

@@ -10,8 +10,8 @@ Grammar of a cell:
     upkeep   = CHUNK ("UNSHARD" | "RESHARD" | "REDUCE_GRAD")
 
 An empty cell is a wait. Waits, transfers and upkeep are no part of a schedule: they follow from
-it, and `program()` puts them back; `parse_program` reads a table with its transfers as it is. A
-compound is its two actions, in order and joined.
+it, and `program()` puts them back. Transfers that a table has are kept beside the schedule for
+`validate()`, read by `parse_program`. A compound is its two actions, in order and joined.
 """
 
 import re
@@ -20,9 +20,11 @@ from pathlib import Path
 
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of
+from ringline.schedule._program import Program
 
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 COMPOUND = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+_TRANSFER = re.compile(r"\d(?:SEND|RECV)_[FB]\d")
 _DERIVED = re.compile(r"\d+(?:(?:SEND|RECV)_[FB]\d+|UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
@@ -58,10 +60,23 @@ def parse_pipeline(
     if microbatches is None:
         microbatches = 1 + max((a.microbatch for row in rows for a in row), default=-1)
     stage_of = placement_of([[a.chunk for a in row] for row in rows])
-    directions = 2 if _is_mirrored(rows, len(stage_of)) else 1
     return PipelineSchedule(
-        name, rows, microbatches, stage_of, joined=joined, directions=directions
+        name,
+        rows,
+        microbatches,
+        stage_of,
+        joined=joined,
+        directions=2 if _is_mirrored(rows, len(stage_of)) else 1,
+        written=_written(lines),
     )
+
+
+def _written(lines: list[str]) -> Program | None:
+    """The program of a table that has transfers of its own."""
+    from ringline.schedule._parse_program import parse_program
+
+    transfers = any(_TRANSFER.search(line) for line in lines)
+    return parse_program("\n".join(lines)) if transfers else None
 
 
 def read_lines(source: str | Path) -> list[str]:
