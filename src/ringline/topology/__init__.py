@@ -5,6 +5,9 @@ from ringline.topology._chips import Cluster as Cluster
 from ringline.topology._chips import chip as chip
 from ringline.topology._chips import chips as chips
 from ringline.topology._chips import cluster as cluster
+from ringline.topology._mover import Mover as Mover
+from ringline.topology._mover import mover as mover
+from ringline.topology._mover import movers as movers
 from ringline.topology._shapes import Line as Line
 from ringline.topology._shapes import Ring as Ring
 from ringline.topology._shapes import TopologyName as TopologyName
