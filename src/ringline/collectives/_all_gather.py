@@ -74,13 +74,12 @@ def all_gather(
     Example:
         >>> import jax, jax.numpy as jnp, ringline
         >>> from jax.sharding import PartitionSpec as P
-        >>> mesh = jax.make_mesh((1,), ("x",))
-        >>> def gather(x):
-        ...     return ringline.all_gather(x, "x", axis=1, topology="ring")
-        >>> x = jnp.ones((2, 3))
-        >>> jax.jit(jax.shard_map(gather, mesh=mesh, in_specs=P(None, "x"), out_specs=P("x")))(x)
-        Array([[1., 1., 1.],
-               [1., 1., 1.]], dtype=float32)
+        >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+        >>> def gather(shard):
+        ...     return ringline.all_gather(shard, "x", axis=1, topology="ring")
+        >>> spread = jax.shard_map(gather, mesh=mesh, in_specs=P(None, "x"), out_specs=P("x"))
+        >>> jax.jit(spread)(jnp.ones((2, 3))).shape
+        (2, 3)
 
     References:
         Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
