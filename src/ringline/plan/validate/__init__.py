@@ -5,6 +5,7 @@ with `check(name)`.
 """
 
 from ringline.plan.validate import (
+    _all_gather,  # noqa: F401
     _bubbles,  # noqa: F401
     _closed_forms,  # noqa: F401
     _korthikanti,  # noqa: F401
