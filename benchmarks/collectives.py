@@ -60,17 +60,23 @@ def main() -> None:
     (flags.out / f"{name}.md").write_text(_table(document))
 
 
+_CELLS = (
+    ("time_us", ".0f"),
+    ("builtin_us", ".0f"),
+    ("microbenchmark_us", ".0f"),
+    ("busbw_gb_s", ".3f"),
+    ("linkbw_gb_s", ".3f"),
+    ("share_of_microbenchmark", ".1%"),
+    ("wrong", "d"),
+)
+
+
 def _line(row: dict) -> str:
     cells = [
         f"{'x'.join(map(str, row['shape']))} @ {row['dim']}",
         row["dtype"],
         row["topology"],
-        *(
-            "-" if row[key] is None else f"{row[key]:.3g}"
-            for key in ("time_us", "builtin_us", "microbenchmark_us", "busbw_gb_s", "linkbw_gb_s")
-        ),
-        "-" if row["share_of_microbenchmark"] is None else f"{row['share_of_microbenchmark']:.1%}",
-        "-" if row["wrong"] is None else str(row["wrong"]),
+        *("-" if row[key] is None else format(row[key], form) for key, form in _CELLS),
         row["skipped"] or "",
     ]
     return "| " + " | ".join(cells) + " |"

@@ -43,8 +43,7 @@ def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, l
     Returns:
         By name, the seconds of each round.
     """
-    for subject in subjects.values():
-        _seconds(subject)
+    # The warm-up, which compiles, is also the estimate.
     one_round_s = sum(_seconds(subject) for subject in subjects.values())
     rounds = max(_MIN_ROUNDS, min(iters, int(_ROUNDS_BUDGET_S / one_round_s)))
     times: dict[str, list[float]] = {name: [] for name in subjects}
