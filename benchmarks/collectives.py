@@ -1,6 +1,6 @@
 """The targeted all-gather cases on a ring and on a line, as a result file and a table.
 
-    python benchmarks/collectives.py [--iters 20] [--max-bytes 4GiB] [--out benchmarks/results]
+    python benchmarks/collectives.py [--iters 20] [--max-bytes 4294967296] [--out benchmarks/results]
 
 Writes `all_gather_<device><n>_<date>.json` and the same as Markdown. The numbers are medians of
 interleaved runs; on a machine that does other work too they say little but how the columns
@@ -44,7 +44,8 @@ def main() -> None:
     document = {
         "collective": "all-gather",
         "date": today,
-        "command": f"python benchmarks/collectives.py --iters {flags.iters}",
+        "command": f"python benchmarks/collectives.py --iters {flags.iters} "
+        f"--max-bytes {flags.max_bytes}",
         "note": "medians of interleaved runs; emulated devices share the host's cores",
         "machine": {
             "backend": jax.default_backend(),
