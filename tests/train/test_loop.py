@@ -58,7 +58,7 @@ def test_a_run_learns_reports_and_leaves_its_files(config, tmp_path):
     saved = read_toml(tmp_path / "whole" / "config.toml")
     assert saved["repeats"] == 2
     assert sorted(p.name for p in (tmp_path / "whole" / "checkpoints").iterdir()) == ["3", "6"]
-    with pytest.raises(ValueError, match="already holds a run.*--resume"):
+    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
         train(config)
 
 

@@ -70,7 +70,7 @@ class TrainConfig:
     overlap: bool = _knob(False, "Send one tick ahead, beside the compute.")
     remat: Literal["none", "full"] = _knob("none", "What the backward pass computes again.")
     # The run
-    steps: int = _knob(600, "Training steps.")
+    steps: int = _knob(500, "Training steps.")
     seed: int = _knob(0, "Seed of parameters, batches and the sample.")
     out: str | None = _knob(None, "Folder of the run.", derived="a new one in runs/")
     log_every: int = _knob(10, "Steps between two lines of output.")
