@@ -45,7 +45,7 @@ def test_every_layer_is_in_the_checkpoint(tmp_path):
     checkpoints.close()
     saved = ocp.StandardCheckpointer().restore(tmp_path / "checkpoints" / "0" / "state")
     layers = jax.tree.map(lambda leaf: leaf.shape[0], saved["params"]["layers"])
-    assert layers == dict.fromkeys(engine(SMALL).abstract.params["layers"].tree, SMALL.layers)
+    assert layers == dict.fromkeys(engine(SMALL).abstract.params["layers"].places[0], SMALL.layers)
     assert len(jax.tree.leaves(saved)) > 3 * len(jax.tree.leaves(saved["params"]))
 
 

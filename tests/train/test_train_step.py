@@ -43,9 +43,9 @@ def test_bfloat16_trains():
 def test_each_device_holds_its_share_of_layers_and_moments():
     state = engine(SMALL).init()
     for tree in (state.params, state.opt_state[1][0].mu):
-        leaf = tree["layers"].tree["gate_DF"]
-        assert leaf.shape == (2, 2, 1, 16, 32)
-        assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, 1, 1, 16, 16)}
+        leaf = tree["layers"].places[0]["gate_DF"]
+        assert leaf.shape == (2, 2, 16, 32)
+        assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, 1, 16, 16)}
 
 
 def test_plain_form_and_stacked_form_are_inverses():

@@ -73,14 +73,15 @@ def shardings(tree: Any, mesh: Mesh, *, fsdp: bool = True) -> Any:
     """
     parts = mesh.shape["fsdp"] if fsdp else 1
 
-    def of_leaf(path, leaf):
-        stacked = any(
-            isinstance(key, jax.tree_util.GetAttrKey) and key.name == "tree" for key in path
-        )
-        lead = (None, "stage", None) if stacked else ()
+    def place(leaf, *lead: str | None) -> NamedSharding:
         return NamedSharding(mesh, _spec(leaf.shape, lead, parts))
 
-    return jax.tree_util.tree_map_with_path(of_leaf, tree)
+    def of_node(node):
+        if _is_stacked(node):
+            return jax.tree.map(lambda leaf: place(leaf, None, "stage"), node)
+        return place(node)
+
+    return jax.tree.map(of_node, tree, is_leaf=_is_stacked)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
