@@ -57,6 +57,8 @@ def test_the_newest_two_are_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]
 
 
+# The thread that orbax leaves behind ends after its event loop.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_failing_save_leaves_the_one_before_usable(tmp_path, monkeypatch):
     checkpoints, built = Checkpoints(tmp_path / "checkpoints"), engine(SMALL)
     checkpoints.save(built, _after(built, 1))

@@ -80,7 +80,7 @@ def test_bfloat16_computes_close_to_float32():
 
 
 def test_remat_changes_no_gradient():
-    tokens = np.random.default_rng(0).integers(0, 256, (2, SMALL.seq + 1))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, SMALL.seq + 1)))
 
     def gradient(config):
         layers = model.plain_layers(config)

@@ -50,6 +50,7 @@ def test_each_device_holds_its_share_of_layers_and_moments():
 
 def test_plain_form_and_stacked_form_are_inverses():
     built = engine(SMALL)
+    assert built.schedule is not None
     state = built.init()
     plain = to_plain(state, built.schedule)
     assert plain.params["layers"]["gate_DF"].shape == (4, 16, 32)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,9 +34,9 @@ SMALL = TrainConfig(
 ).resolve()
 
 
-def small(**changes) -> TrainConfig:
+def small(**changes: Any) -> TrainConfig:
     """`SMALL` with changes, what follows from others worked out again."""
-    derived = dict.fromkeys(("repeats", "devices"))
+    derived: dict[str, Any] = {"repeats": None, "devices": None}
     return dataclasses.replace(SMALL, **{**derived, **changes}).resolve()
 
 

@@ -67,7 +67,7 @@ def plot_loss(result: RunResult, path: Path) -> None:
         axes.annotate(
             f"held-out {result.eval_loss:.2f}",
             (steps[-1], result.eval_loss),
-            xytext=(-8, -16),
+            xytext=(-6, -34),
             textcoords="offset points",
             ha="right",
             color="#c1440e",
@@ -92,22 +92,23 @@ def plot_loss(result: RunResult, path: Path) -> None:
 def _note(axes, height: float, text: str) -> None:
     axes.annotate(
         text,
-        (0.01, height),
+        (0.99, height),
         xycoords=("axes fraction", "data"),
         xytext=(0, 4),
         textcoords="offset points",
+        ha="right",
         color="#5f5f5f",
         fontsize=9,
     )
 
 
 def _running_mean(values: Sequence[float]) -> np.ndarray:
-    """Mean of the last tenth of the steps, at most 50 of them."""
-    span = max(1, min(50, len(values) // 10))
+    """Mean of the steps around each, as many before as after, so that the curve does not lag."""
+    count = len(values)
     total = np.cumsum(np.concatenate([[0.0], values]))
-    first = np.maximum(np.arange(1, len(values) + 1) - span, 0)
-    last = np.arange(1, len(values) + 1)
-    return (total[last] - total[first]) / (last - first)
+    step = np.arange(count)
+    half = np.minimum(min(12, count // 20), np.minimum(step, count - 1 - step))
+    return (total[step + half + 1] - total[step - half]) / (2 * half + 1)
 
 
 def _median(values) -> float | None:

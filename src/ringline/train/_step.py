@@ -31,7 +31,7 @@ class Engine:
         abstract: shapes and places of the state.
         init: `() -> TrainState`.
         step: `(state, tokens) -> (state, loss)`, compiled; it takes over the state's memory.
-        evaluate: `(params, tokens) -> loss`, compiled.
+        evaluate: `(params, tokens) -> loss`, jitted.
     """
 
     config: TrainConfig
@@ -40,7 +40,7 @@ class Engine:
     abstract: TrainState
     init: Callable[[], TrainState]
     step: Callable[[TrainState, jax.Array], tuple[TrainState, jax.Array]]
-    evaluate: Callable[[Any, jax.Array], jax.Array]
+    evaluate: Any
 
 
 def make_schedule(config: TrainConfig) -> PipelineSchedule:
