@@ -1,0 +1,207 @@
+"""The collectives of a compiled program: where they run, what they move, what hides them.
+
+Inside a slice a collective is one instruction, or a start and a done. Between slices it is a
+`send` and a `recv` with their `-done`, on the hosts' transfer runtime; the four that share a
+rendezvous are one collective here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ringline.aot._groups import Axes
+from ringline.aot._hlo import Instruction, Module, shape_bytes
+from ringline.aot._links import transfer_s
+from ringline.aot._target import Target
+from ringline.aot._walk import Context, Step, Walk
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+Link = Literal["ICI", "DCN"]
+KINDS = (
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "reduce-scatter",
+)
+_BETWEEN = {
+    "ONE_TO_ONE": "collective-permute",
+    "ALL_REDUCE": "all-reduce",
+    "ALL_GATHER": "all-gather",
+    "ALL_TO_ALL": "all-to-all",
+    "REDUCE_SCATTER": "reduce-scatter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective at its place in the scheduled program.
+
+    Attributes:
+        name: of its first instruction.
+        kind: such as `collective-permute`.
+        link: `ICI` inside a slice, `DCN` between slices.
+        axis: the mesh axes it runs along, joined by commas; `?` where its groups are none.
+        bytes: the larger of what a device gives and what it gets.
+        in_loop: the innermost loop around it; None outside loops.
+        times_per_step: how often a step runs it, at most where it stands in a branch.
+        in_branch: whether a condition may skip it.
+        asynchronous: whether computation can run between its start and its end.
+        spans_compute_us: computation between all its starts and the first of its ends, by the
+            compiler's estimate.
+        transfer_us: how long the target's links need.
+        computation: where it is.
+        posted: the instructions that start it, in order.
+        ended: those that wait for its end.
+        starts_us: when all of it is posted, from the start of its computation.
+        ends_us: when the first wait for it begins.
+    """
+
+    name: str
+    kind: str
+    link: Link
+    axis: str
+    bytes: float
+    in_loop: str | None
+    times_per_step: int
+    in_branch: bool
+    asynchronous: bool
+    spans_compute_us: float
+    transfer_us: float
+    computation: str
+    posted: tuple[str, ...]
+    ended: tuple[str, ...]
+    starts_us: float
+    ends_us: float
+
+    @property
+    def exposed_us(self) -> float:
+        """What of the transfer no computation hides, each time."""
+        return max(0.0, self.transfer_us - self.spans_compute_us)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether the transfer needs longer than the computation that it spans."""
+        return self.exposed_us > 0
+
+
+def find_collectives(
+    module: Module, walk: Walk, target: Target, mesh: "Mesh | None"
+) -> tuple[Collective, ...]:
+    """Every collective of the program, in scheduled order."""
+    axes = Axes(mesh)
+    found = []
+    for context in walk.contexts():
+        steps = walk.steps(context.computation)
+        for kind, link, posts, ends in _pairs(module, steps):
+            found.append(_collective(context, kind, link, posts, ends, module, target, axes))
+    return tuple(found)
+
+
+def _pairs(module: Module, steps: list[Step]) -> Iterator[tuple[str, Link, list[Step], list[Step]]]:
+    """Kind, link, starts and ends of every collective among `steps`, in order of the first."""
+    done: dict[str, list[Step]] = defaultdict(list)
+    hosts: dict[str, list[Step]] = defaultdict(list)
+    for step in steps:
+        opcode = step.instruction.opcode
+        if opcode.endswith("-done"):
+            for operand in step.instruction.operands:
+                done[operand].append(step)
+        elif opcode in ("send", "recv") and _rendezvous(step.instruction):
+            hosts[_rendezvous(step.instruction)].append(step)
+    seen: set[str] = set()
+    for step in steps:
+        opcode = step.instruction.opcode
+        if opcode in KINDS:
+            yield opcode, "ICI", [step], []
+        elif opcode.removesuffix("-start") in KINDS:
+            yield opcode.removesuffix("-start"), "ICI", [step], done[step.instruction.name]
+        elif opcode == "async-start" and (kind := _wrapped(module, step.instruction)):
+            yield kind, "ICI", [step], done[step.instruction.name]
+        elif opcode in ("send", "recv"):
+            key = _rendezvous(step.instruction)
+            if key and key not in seen:
+                seen.add(key)
+                posts = hosts[key]
+                ends = [end for post in posts for end in done[post.instruction.name]]
+                yield _between(step.instruction), "DCN", posts, ends
+
+
+def _collective(
+    context: Context,
+    kind: str,
+    link: Link,
+    posts: list[Step],
+    ends: list[Step],
+    module: Module,
+    target: Target,
+    axes: Axes,
+) -> Collective:
+    first = posts[0].instruction
+    size = max(_bytes(module, context.computation, step.instruction) for step in posts)
+    group = axes.group(first if link == "DCN" else _grouped(module, first))
+    per_us = target.clock_hz / 1e6
+    posted = max(post.end for post in posts)
+    # A wait that is not in this computation is at its end.
+    ended = min((end.start for end in ends), default=posted)
+    return Collective(
+        name=first.name,
+        kind=kind,
+        link=link,
+        axis=group.axis,
+        bytes=size,
+        in_loop=context.loop or None,
+        times_per_step=context.times,
+        in_branch=context.conditional,
+        asynchronous=bool(ends),
+        spans_compute_us=max(0, ended - posted) / per_us,
+        transfer_us=transfer_s(target, kind, link, size, group.size) * 1e6,
+        computation=context.computation,
+        posted=tuple(post.instruction.name for post in posts),
+        ended=tuple(end.instruction.name for end in ends),
+        starts_us=posted / per_us,
+        ends_us=ended / per_us,
+    )
+
+
+def _bytes(module: Module, computation: str, instruction: Instruction) -> float:
+    """The larger of operand and result; of a start or a transfer, without what goes with it."""
+    if instruction.opcode in ("send", "recv"):
+        return shape_bytes(instruction.shape.split("u32[]")[0])
+    given = 0.0
+    for name in instruction.operands:
+        operand = module.find(computation, name)
+        given += shape_bytes(operand.shape) if operand else 0.0
+    whole = shape_bytes(instruction.shape)
+    if instruction.opcode.endswith("-start"):  # its shape lists what it reads beside what it makes
+        return max(given, whole - given)
+    return max(given, whole)
+
+
+def _wrapped(module: Module, start: Instruction) -> str | None:
+    """The kind of the collective inside an `async-start`."""
+    inner = _grouped(module, start)
+    return inner.opcode if inner.opcode in KINDS else None
+
+
+def _grouped(module: Module, instruction: Instruction) -> Instruction:
+    """The instruction that says the groups: itself, or the one inside an `async-start`."""
+    for name in instruction.callees("calls"):
+        for inner in module.computations[name]:
+            if inner.opcode in KINDS:
+                return inner
+    return instruction
+
+
+def _rendezvous(instruction: Instruction) -> str:
+    return instruction.attribute("_xla_host_transfer_rendezvous") or ""
+
+
+def _between(instruction: Instruction) -> str:
+    name = instruction.attribute("_xla_megascale_transfer_type") or ""
+    return _BETWEEN.get(name, name.lower().replace("_", "-") or "host-transfer")

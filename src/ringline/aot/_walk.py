@@ -1,0 +1,166 @@
+"""Walk a compiled program in its scheduled order: what runs when, how often, how long.
+
+A loop costs its trips times its body; of a condition's branches the longest counts, which is the
+stage that computes. Only what the compiler gives an estimate for takes time.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringline.aot._flops import fusion_flops
+from ringline.aot._hlo import Instruction, Module
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction at its place in a computation.
+
+    Attributes:
+        instruction: what runs.
+        start: cycles from the start of the computation.
+        cycles: how many it takes.
+    """
+
+    instruction: Instruction
+    start: int
+    cycles: int
+
+    @property
+    def end(self) -> int:
+        """Cycles from the computation's start until it is done."""
+        return self.start + self.cycles
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A computation as it is run.
+
+    Attributes:
+        computation: its name.
+        loop: the innermost loop around it, empty outside loops.
+        times: how often it runs in a step.
+        conditional: whether it is a branch that may be skipped.
+        certain: whether every loop's number of trips is known.
+    """
+
+    computation: str
+    loop: str = ""
+    times: int = 1
+    conditional: bool = False
+    certain: bool = True
+
+
+class Walk:
+    """The program's contexts, steps and costs."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self._cycles: dict[str, int] = {}
+        self._flops: dict[str, float] = {}
+
+    def contexts(self) -> Iterator[Context]:
+        """Every computation that is scheduled by itself, with how often it runs."""
+        waiting = [Context(self.module.entry)]
+        while waiting:
+            context = waiting.pop(0)
+            yield context
+            for instruction in self.module.computations[context.computation]:
+                waiting += self._inside(context, instruction)
+
+    def steps(self, computation: str) -> list[Step]:
+        """A computation's instructions with their times."""
+        steps, now = [], 0
+        for instruction in self.module.computations[computation]:
+            cycles = self.cost(instruction)
+            steps.append(Step(instruction, now, cycles))
+            now += cycles
+        return steps
+
+    def cycles(self, computation: str) -> int:
+        """How long a computation takes."""
+        if computation not in self._cycles:
+            rows = self.module.computations[computation]
+            self._cycles[computation] = sum(self.cost(i) for i in rows)
+        return self._cycles[computation]
+
+    def cost(self, instruction: Instruction) -> int:
+        """Cycles of one instruction, with all it calls."""
+        if instruction.opcode == "while":
+            return self.trips(instruction)[0] * sum(map(self.cycles, instruction.callees("body")))
+        if instruction.opcode == "conditional":
+            return max(map(self.cycles, branches(instruction)), default=0)
+        if instruction.opcode == "call":
+            return sum(map(self.cycles, instruction.callees("to_apply")))
+        return instruction.cycles
+
+    def flops(self, computation: str) -> float:
+        """FLOPs of matrix products and convolutions, by the same rules as cycles."""
+        if computation not in self._flops:
+            rows = self.module.computations[computation]
+            self._flops[computation] = sum(self._flops_of(computation, i) for i in rows)
+        return self._flops[computation]
+
+    def _flops_of(self, computation: str, instruction: Instruction) -> float:
+        match instruction.opcode:
+            case "while":
+                body = sum(map(self.flops, instruction.callees("body")))
+                return self.trips(instruction)[0] * body
+            case "conditional":
+                return max(map(self.flops, branches(instruction)), default=0.0)
+            case "call":
+                return sum(map(self.flops, instruction.callees("to_apply")))
+            case "fusion" | "async-start":
+                return sum(map(self.flops, instruction.callees("calls")))
+        return fusion_flops(self.module, computation, instruction)
+
+    def trips(self, loop: Instruction) -> tuple[int, bool]:
+        """How often a loop's body runs, and whether that is known; 1 where it is not."""
+        known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.text)
+        if known:
+            return int(known[1]), True
+        for condition in loop.callees("condition"):
+            root = self.module.computations[condition][-1]
+            bounds = [self._constant(condition, name) for name in root.operands]
+            if root.opcode == "compare" and root.attribute("direction") == "LT" and bounds[-1]:
+                return bounds[-1], True
+        return 1, False
+
+    def _constant(self, computation: str, name: str) -> int | None:
+        found = self.module.find(computation, name)
+        if found is None or found.opcode != "constant" or not found.operand_text.isdigit():
+            return None
+        return int(found.operand_text)
+
+    def _inside(self, context: Context, instruction: Instruction) -> list[Context]:
+        if instruction.opcode == "while":
+            trips, known = self.trips(instruction)
+            return [
+                Context(
+                    body,
+                    instruction.name,
+                    context.times * trips,
+                    context.conditional,
+                    context.certain and known,
+                )
+                for body in instruction.callees("body")
+            ]
+        names = branches(instruction)
+        conditional = bool(names) or context.conditional
+        if instruction.opcode == "call":
+            names = instruction.callees("to_apply")
+        return [
+            Context(name, context.loop, context.times, conditional, context.certain)
+            for name in names
+        ]
+
+
+def branches(instruction: Instruction) -> tuple[str, ...]:
+    """The computations of a condition."""
+    if instruction.opcode != "conditional":
+        return ()
+    return (
+        *instruction.callees("branch_computations"),
+        *instruction.callees("true_computation"),
+        *instruction.callees("false_computation"),
+    )
