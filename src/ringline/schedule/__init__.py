@@ -30,6 +30,9 @@ from ringline.schedule._program import Send as Send
 from ringline.schedule._program import Value as Value
 from ringline.schedule._receive_early import receive_early as receive_early
 from ringline.schedule._slots import allocate_slots as allocate_slots
+from ringline.schedule._smallest import Smallest as Smallest
+from ringline.schedule._smallest import smallest_configurations as smallest_configurations
+from ringline.schedule._smallest import smallest_hanging_bytes as smallest_hanging_bytes
 from ringline.schedule._split import merge_backward as merge_backward
 from ringline.schedule._split import split_backward as split_backward
 from ringline.schedule._text import parse_pipeline as parse_pipeline
@@ -39,5 +42,8 @@ from ringline.schedule._v_memory import zero_bubble_v_half as zero_bubble_v_half
 from ringline.schedule._v_memory import zero_bubble_v_min as zero_bubble_v_min
 from ringline.schedule._v_shape import dualpipe_v as dualpipe_v
 from ringline.schedule._v_shape import zero_bubble_v as zero_bubble_v
+from ringline.schedule._verdict import FlowControl as FlowControl
+from ringline.schedule._verdict import Verdict as Verdict
+from ringline.schedule._verdict import check_collective as check_collective
 from ringline.schedule._zero_bubble import zero_bubble_h1 as zero_bubble_h1
 from ringline.schedule._zero_bubble import zero_bubble_h2 as zero_bubble_h2
