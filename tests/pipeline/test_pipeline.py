@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from pipeline_helpers import (
     WIDTH,
     difference,
@@ -19,8 +21,6 @@ from pipeline_helpers import (
     place,
     plain,
 )
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import ringline
 from ringline import schedules

@@ -99,16 +99,35 @@ def depends_on(closed: ClosedJaxpr, sources: Iterable[Var]) -> set[Var]:
     return found
 
 
-def piece(closed: ClosedJaxpr, given: Sequence[Var], outputs: Sequence[Any]) -> Piece:
-    """The least part that computes `outputs` from `given` and the constants."""
-    missing = set(variables(outputs)) - set(given)
+def piece(
+    closed: ClosedJaxpr,
+    given: Sequence[Var],
+    outputs: Sequence[Any],
+    also: Iterable[int] = (),
+) -> Piece:
+    """The least part that computes `outputs` from `given` and the constants.
+
+    The equations of index `also` belong to it in any case.
+    """
+    at_hand, wanted = set(given), set(also)
+    missing = set(variables(outputs)) - at_hand
     chosen: set[int] = set()
     for index in range(len(closed.jaxpr.eqns) - 1, -1, -1):
         eqn = closed.jaxpr.eqns[index]
-        if any(v in missing for v in eqn.outvars):
+        if index in wanted or any(v in missing for v in eqn.outvars):
             chosen.add(index)
-            missing.update(v for v in variables(eqn.invars) if v not in given)
+            missing.update(v for v in variables(eqn.invars) if v not in at_hand)
     return Piece(closed, tuple(given), tuple(outputs), frozenset(chosen))
+
+
+def effects(closed: ClosedJaxpr, without: Iterable[Var] = ()) -> list[int]:
+    """The equations that do something beside computing, and read nothing of `without`."""
+    excluded = set(without)
+    return [
+        index
+        for index, eqn in enumerate(closed.jaxpr.eqns)
+        if eqn.effects and not excluded.intersection(variables(eqn.invars))
+    ]
 
 
 def used(closed: ClosedJaxpr, part: Piece) -> set[Var]:

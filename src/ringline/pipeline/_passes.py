@@ -20,6 +20,7 @@ from ringline.pipeline._cut import (
     CALLS_AND_REMAT,
     Piece,
     depends_on,
+    effects,
     ordered,
     piece,
     trace_flat,
@@ -85,8 +86,11 @@ def make_passes(
     given, vx, vg = _take(closed.jaxpr.invars, len(w) + len(fixed), len(x) + len(rest), len(x))
     oy, results = _take(closed.jaxpr.outvars, len(x), len(w) + len(x))
     kept = tuple(vx) if keep_inputs else _residual(closed, vx, vg, results)
-    forward = piece(closed, (*given, *vx), (*oy, *(() if keep_inputs else kept)))
-    backward = piece(closed, (*given, *kept, *vg), results)
+    # A callback in a layer runs with the forward, and again where the forward does.
+    early = effects(closed, without=depends_on(closed, vg))
+    late = effects(closed) if keep_inputs else set(effects(closed)) - set(early)
+    forward = piece(closed, (*given, *vx), (*oy, *(() if keep_inputs else kept)), early)
+    backward = piece(closed, (*given, *kept, *vg), results, late)
     shapes = _shapes(kept)
     if split:
         first, second, handover = _halves(backward, [*w, *fixed], [*shapes, *x], len(w))
@@ -122,13 +126,13 @@ def _halves(
     given, moves = _take(closed.jaxpr.invars, len(fixed), len(moving))
     odw, odx = closed.jaxpr.outvars[:weights], closed.jaxpr.outvars[weights:]
     kept = moves[: len(moving) - len(odx)]
-    first = piece(closed, (*given, *moves), odx)
+    first = piece(closed, (*given, *moves), odx, effects(closed))
     # What I computed need not be computed again, unless weights alone give it.
     at_hand = (first.made | set(moves)) & depends_on(closed, moves) - set(kept)
     second = piece(closed, (*given, *kept, *ordered(closed, at_hand)), odw)
     handover = ordered(closed, used(closed, second) & at_hand)
     second = piece(closed, (*given, *kept, *handover), odw)
-    return piece(closed, first.inputs, (*odx, *handover)), second, handover
+    return piece(closed, first.inputs, (*odx, *handover), effects(closed)), second, handover
 
 
 def _call(part: Piece, first: int) -> Callable[..., tuple[list[Any], list[Any]]]:
