@@ -14,7 +14,7 @@ leaves every stuck state reachable (a persistent set of one move).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -45,8 +45,7 @@ class Move(NamedTuple):
     inject: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Packets:
+class Packets(NamedTuple):
     """Packets of one value that a device puts in one after the other."""
 
     value: Value
@@ -90,7 +89,18 @@ class Flow:
                     count[(at + further) % len(count)] += 1
         return tuple(count)
 
-    @property
+    @cached_property
+    def _onward_left(self) -> tuple[tuple[int, ...], ...]:
+        """Per queue and number of packets put in, how many of the rest cross several queues."""
+        left = []
+        for mine in self.lengths:
+            counts = [0]
+            for length in reversed(mine * self.calls):
+                counts.append(counts[-1] + (length > 1))
+            left.append(tuple(reversed(counts)))
+        return tuple(left)
+
+    @cached_property
     def capacity(self) -> int:
         """Packets that the whole ring holds."""
         return len(self.queues) * (self.slots + self.sender_slots)
@@ -163,16 +173,11 @@ class Flow:
         """
         if self.injection == "bubble":
             return 0
-        held = sum(len(node.sender) + len(node.receiver) for node in state)
-        left = onward = 0
-        for node, mine in zip(state, self.lengths):
-            left += len(mine) * self.calls - node.injected
-            onward += len(node.sender) + sum(packet > 0 for packet in node.receiver)
-            onward += sum(length > 1 for length in mine) * self.calls
-            if node.injected:
-                calls, part = divmod(node.injected, len(mine))
-                onward -= calls * sum(length > 1 for length in mine)
-                onward -= sum(length > 1 for length in mine[:part])
+        held = left = onward = 0
+        for (sender, receiver, injected, _), ahead in zip(state, self._onward_left):
+            held += len(sender) + len(receiver)
+            left += len(ahead) - 1 - injected
+            onward += len(sender) + len(receiver) - receiver.count(0) + ahead[injected]
         if held + left < self.capacity or onward < len(state) * (self.sender_slots + 1):
             return None
         return self.capacity - held
@@ -222,7 +227,7 @@ class Replay:
 def flows_of(
     hops: Hops,
     *,
-    packets: int,
+    packets: Callable[[Value], int],
     slots: int,
     sender_slots: int,
     injection: Injection,
@@ -232,7 +237,7 @@ def flows_of(
 
     Args:
         hops: the schedule, as packets see it.
-        packets: of each piece.
+        packets: of each value.
         slots: of each receiver.
         sender_slots: of each forwarding sender.
         injection: the rule for a device's own packets.
@@ -241,10 +246,13 @@ def flows_of(
     flows: dict[tuple, Flow] = {}
     for cycle in hops.cycles:
         own = tuple(
-            tuple(Packets(hop.value, hops.length(hop), packets) for hop in hops.injected[queue])
+            tuple(
+                Packets(hop.value, hops.length(hop), packets(hop.value))
+                for hop in hops.injected[queue]
+            )
             for queue in cycle
         )
-        traffic = tuple(tuple(p.queues for p in row) for row in own)
+        traffic = tuple(tuple(p[1:] for p in row) for row in own)
         if traffic not in flows:
             flows[traffic] = Flow(cycle, own, slots, sender_slots, injection, calls)
     return tuple(flows.values())

@@ -21,7 +21,7 @@ from ringline.schedule._flow import Flow, Move, State
 from ringline.schedule._hops import Queue
 from ringline.schedule._program import Value
 
-_RANDOM_RUNS = 200
+_RANDOM_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,10 @@ def _put_in_first(flow: Flow) -> tuple[Move, ...] | None:
     """One run in which devices put in what they can before anything is passed on."""
     state, moves = flow.start, []
     while True:
-        move = next(iter(sorted(flow.moves(state), key=lambda m: not m.inject)), None)
+        move = None
+        for move in flow.moves(state):
+            if move.inject:
+                break
         if move is None:
             return None if flow.finished(state) else tuple(moves)
         moves.append(move)

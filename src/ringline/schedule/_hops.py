@@ -6,6 +6,7 @@ goes on without leaving the routers (cut-through). The checker and the packet si
 both from here, so neither derives an order of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -148,3 +149,18 @@ def free_slots_to_inject(hops: Hops, queue: Queue, injection: Injection) -> int:
     """
     closed = any(queue in cycle for cycle in hops.cycles)
     return 2 if injection == "bubble" and closed else 1
+
+
+def piece_bytes(program: Program, gathered_bytes: int) -> Callable[[Value], int]:
+    """Sizes of the pieces when all stripes together are `gathered_bytes`.
+
+    They differ by one byte where it does not divide.
+    """
+    pieces = 1 + max((value.part for held in program.initial for value in held), default=0)
+    count = program.devices * pieces
+
+    def size_bytes(value: Value) -> int:
+        at = value.index * pieces + value.part
+        return (at + 1) * gathered_bytes // count - at * gathered_bytes // count
+
+    return size_bytes

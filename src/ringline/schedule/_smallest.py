@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ringline.schedule._collective import CollectiveSchedule
 from ringline.schedule._hops import Hops, Injection, hops_of
+from ringline.schedule._program import Value
 from ringline.schedule._verdict import FlowControl, any_hang, flows_for, packets_of
 
 
@@ -43,7 +44,7 @@ def smallest_configurations(
     *,
     most_channels: int = 4,
     most_slots: int = 1024,
-    max_states: int = 5_000,
+    max_states: int = 2_000,
 ) -> tuple[Smallest, Smallest]:
     """The smallest channels x slots that hang, and that are safe, greedy and with bubbles.
 
@@ -55,15 +56,18 @@ def smallest_configurations(
         most_slots: how many slots of a receiver to try.
         max_states: bound of each search; what stays open counts as unsafe.
     """
+    through = flow.forwarding == "cut-through"
+    tried = {
+        channels: hops_of(schedule_for(channels).program(), cut_through=through)
+        for channels in range(1, most_channels + 1)
+    }
     found = []
     for injection in ("greedy", "bubble"):
         rule = replace(flow, injection=injection, sender_slots=None)
         hangs: list[Configuration] = []
         safe: list[Configuration] = []
-        for channels in range(1, most_channels + 1):
-            bounds = _slots_that(
-                schedule_for(channels), gathered_bytes, rule, most_slots, max_states
-            )
+        for channels, hops in tried.items():
+            bounds = _slots_that(hops, gathered_bytes, rule, most_slots, max_states)
             for slots, kind in zip(bounds, (hangs, safe)):
                 if slots is not None:
                     kind.append(Configuration(channels, replace(rule, slots=slots)))
@@ -77,15 +81,14 @@ def _size(configuration: Configuration) -> tuple[int, int]:
 
 
 def _slots_that(
-    schedule: CollectiveSchedule,
+    hops: Hops,
     gathered_bytes: int,
     rule: FlowControl,
     most_slots: int,
     max_states: int,
 ) -> tuple[int | None, int | None]:
     """The fewest slots that can hang, and the fewest that are safe."""
-    hops = hops_of(schedule.program(), cut_through=rule.forwarding == "cut-through")
-    packets = packets_of(schedule, gathered_bytes, rule)
+    packets = packets_of(hops.program, gathered_bytes, rule)
 
     def hang_with(slots: int) -> bool | None:
         return any_hang(hops, packets, replace(rule, slots=slots), max_states)
@@ -96,19 +99,23 @@ def _slots_that(
 
 
 def smallest_hanging_bytes(
-    schedule: CollectiveSchedule, flow: FlowControl, *, max_states: int = 5_000
+    schedule: CollectiveSchedule, flow: FlowControl, *, max_states: int = 2_000
 ) -> int | None:
-    """The least size T that can hang with `flow`, None where no size does."""
+    """The least size T from which on every size can hang with `flow`, None where none does.
+
+    There every piece has as many packets as a hang needs; a little below, only some have.
+    """
     hops = hops_of(schedule.program(), cut_through=flow.forwarding == "cut-through")
     for packets in range(1, flow.slots + flow.forwarding_slots + 1):
-        if any_hang(hops, packets, flow, max_states):
-            return schedule.devices * schedule.pieces * ((packets - 1) * flow.packet_bytes) + 1
+        size = schedule.devices * schedule.pieces * ((packets - 1) * flow.packet_bytes + 1)
+        if any_hang(hops, packets_of(hops.program, size, flow), flow, max_states):
+            return size
     return None
 
 
 def _least_safe(
     hops: Hops,
-    packets: int,
+    packets: Callable[[Value], int],
     flow: FlowControl,
     most_slots: int,
     hang_with: Callable[[int], bool | None],
@@ -116,7 +123,8 @@ def _least_safe(
     """The fewest slots without a hang: from where the packets cannot fill a ring, downwards."""
     if flow.forwarding == "threads":
         # A send waits for its receive while a value does not fit, by one packet or by many.
-        return next((slots for slots in (1, packets) if hang_with(slots) is False), None)
+        most = max((packets(v) for held in hops.program.initial for v in held), default=1)
+        return next((slots for slots in (1, most) if hang_with(slots) is False), None)
     if flow.injection == "bubble":
         return next((slots for slots in (1, 2) if hang_with(slots) is False), None)
 

@@ -4,14 +4,16 @@ Where one thread a device runs its list, a send blocks on full slots and a recei
 no device ever chooses: a Kahn network. If one run stops, all do.
 """
 
+from collections.abc import Callable
+
 from ringline.schedule._check import check_program
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._hang import Hang, HangAnswer
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
 
 
-def run_threads(program: Program, *, packets: int, slots: int) -> HangAnswer:
-    """Whether blocking threads reach their end when each value is `packets` packets.
+def run_threads(program: Program, *, packets: Callable[[Value], int], slots: int) -> HangAnswer:
+    """Whether blocking threads reach their end when values are several packets.
 
     Args:
         program: the instructions of every device.
@@ -20,9 +22,9 @@ def run_threads(program: Program, *, packets: int, slots: int) -> HangAnswer:
     """
     how = "decided by one run: devices that never choose all stop, or none does"
     # More packets than slots keep a send waiting for its receive, however many more.
-    count = min(packets, slots + 1)
+    split = _in_packets(program, lambda value: min(packets(value), slots + 1))
     try:
-        check_program(_in_packets(program, count), capacity=slots)
+        check_program(split, capacity=slots)
     except ScheduleError as error:
         text = str(error).partition("deadlock, no stage can go on: ")[2]
         if not text:
@@ -32,9 +34,12 @@ def run_threads(program: Program, *, packets: int, slots: int) -> HangAnswer:
     return HangAnswer(None, True, how, 1)
 
 
-def _in_packets(program: Program, packets: int) -> Program:
+def _in_packets(program: Program, packets: Callable[[Value], int]) -> Program:
+    most = max((packets(v) for held in program.initial for v in held), default=1)
+
     def split(value: Value) -> list[Value]:
-        return [value._replace(part=value.part * packets + i) for i in range(packets)]
+        # Numbers of different pieces must differ, however many packets each has.
+        return [value._replace(part=value.part * most + i) for i in range(packets(value))]
 
     def row(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         out: list[Instruction] = []

@@ -1,6 +1,6 @@
 """`check_collective`: can it hang, and can it overwrite what is in use?"""
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -9,10 +9,12 @@ from ringline.schedule._check import check_program
 from ringline.schedule._collective import CollectiveSchedule
 from ringline.schedule._flow import Flow, flows_of
 from ringline.schedule._hang import Hang, HangAnswer, find_hang
-from ringline.schedule._hops import Hops, Injection, hops_of
+from ringline.schedule._hops import Hops, Injection, hops_of, piece_bytes
+from ringline.schedule._program import Program, Value
 from ringline.schedule._reuse import Credits, Race, Start, find_races
 from ringline.schedule._threads import run_threads
 
+PacketCount = Callable[[Value], int]
 Forwarding = Literal["cut-through", "store-and-forward", "threads"]
 
 
@@ -71,7 +73,7 @@ class Verdict:
     Attributes:
         schedule: the collective.
         flow: slots, packets and rules.
-        packets: of each piece.
+        packets: of the largest piece.
         answers: one for each different ring of queues, empty where there is none.
         races: the first of each kind.
     """
@@ -123,7 +125,7 @@ def check_collective(
     gathered_bytes: int,
     flow: FlowControl,
     *,
-    max_states: int = 50_000,
+    max_states: int = 20_000,
 ) -> Verdict:
     """Decide what can go wrong, for every order of events.
 
@@ -163,20 +165,21 @@ def check_collective(
     """
     check_program(schedule.program())
     hops = hops_of(schedule.program(), cut_through=flow.forwarding == "cut-through")
-    packets = packets_of(schedule, gathered_bytes, flow)
+    packets = packets_of(hops.program, gathered_bytes, flow)
+    most = max((packets(v) for held in hops.program.initial for v in held), default=0)
     races = find_races(hops, buffers=flow.buffers, start=flow.start, credits=flow.credits)
-    return Verdict(schedule, flow, packets, _answers(hops, packets, flow, max_states), races)
+    return Verdict(schedule, flow, most, _answers(hops, packets, flow, max_states), races)
 
 
-def packets_of(schedule: CollectiveSchedule, gathered_bytes: int, flow: FlowControl) -> int:
-    """Packets of the largest piece."""
+def packets_of(program: Program, gathered_bytes: int, flow: FlowControl) -> PacketCount:
+    """How many packets a piece is."""
     if gathered_bytes < 0:
         raise ValueError(f"gathered_bytes must be >= 0, got {gathered_bytes}; change the size")
-    piece_bytes = math.ceil(gathered_bytes / (schedule.devices * schedule.pieces))
-    return math.ceil(piece_bytes / flow.packet_bytes)
+    size_bytes = piece_bytes(program, gathered_bytes)
+    return lambda value: -(-size_bytes(value) // flow.packet_bytes)
 
 
-def flows_for(hops: Hops, packets: int, flow: FlowControl) -> tuple[Flow, ...]:
+def flows_for(hops: Hops, packets: PacketCount, flow: FlowControl) -> tuple[Flow, ...]:
     return flows_of(
         hops,
         packets=packets,
@@ -188,7 +191,9 @@ def flows_for(hops: Hops, packets: int, flow: FlowControl) -> tuple[Flow, ...]:
     )
 
 
-def _quick(hops: Hops, packets: int, flow: FlowControl, max_states: int) -> tuple[HangAnswer, ...]:
+def _quick(
+    hops: Hops, packets: PacketCount, flow: FlowControl, max_states: int
+) -> tuple[HangAnswer, ...]:
     """Answers of all rings, or of the threads, with any hang that is found first."""
     if flow.forwarding == "threads":
         return (run_threads(hops.program, packets=packets, slots=flow.slots),)
@@ -199,7 +204,7 @@ def _quick(hops: Hops, packets: int, flow: FlowControl, max_states: int) -> tupl
 
 
 def _answers(
-    hops: Hops, packets: int, flow: FlowControl, max_states: int
+    hops: Hops, packets: PacketCount, flow: FlowControl, max_states: int
 ) -> tuple[HangAnswer, ...]:
     """Answers of all rings; among hangs only the shortest has to be proved so."""
     quick = _quick(hops, packets, flow, max_states)
@@ -216,7 +221,7 @@ def _answers(
     return tuple(answers)
 
 
-def any_hang(hops: Hops, packets: int, flow: FlowControl, max_states: int) -> bool | None:
+def any_hang(hops: Hops, packets: PacketCount, flow: FlowControl, max_states: int) -> bool | None:
     """Whether something hangs; None where that is open."""
     answers = _quick(hops, packets, flow, max_states)
     if any(answer.hang for answer in answers):

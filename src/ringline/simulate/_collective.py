@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from ringline.schedule import CollectiveSchedule, Compute, Program, ScheduleError, Value
-from ringline.schedule._hops import Injection, hops_of
+from ringline.schedule._hops import Injection, hops_of, piece_bytes
 from ringline.simulate._packets import Computed, Crossing, PacketRun
 from ringline.simulate._timeline import Event, Timeline
 from ringline.topology import Line, Mover, Ring
@@ -107,7 +107,7 @@ def simulate_collective(
     run = PacketRun(
         hops,
         mover,
-        size_bytes or _share(program, gathered_bytes),
+        size_bytes or piece_bytes(program, gathered_bytes),
         compute_s,
         injection,
         start_s,
@@ -194,18 +194,6 @@ def _run_s(
     schedule: CollectiveSchedule, gathered_bytes: int, mover: Mover, injection: Injection
 ) -> float:
     return simulate_collective(schedule, gathered_bytes, mover=mover, injection=injection).time_s
-
-
-def _share(program: Program, gathered_bytes: int) -> Callable[[Value], int]:
-    """Sizes of the pieces when all stripes together are `gathered_bytes`."""
-    pieces = 1 + max((v.part for held in program.initial for v in held), default=0)
-    count = program.devices * pieces
-
-    def size_bytes(value: Value) -> int:
-        at = value.index * pieces + value.part
-        return (at + 1) * gathered_bytes // count - at * gathered_bytes // count
-
-    return size_bytes
 
 
 def _hang(run: PacketRun) -> ScheduleError:
