@@ -79,6 +79,12 @@ class Engine:
             if self.has_backward:
                 arrived = self._send(carry["dx"], "cotangent")
             carry = self._forward(carry, row, x, targets, loss_params)
+            if self.has_backward:
+                # The cotangents have arrived before the next transfer begins. Without this, a
+                # compiler may post the receive of the one and end the other too early, and
+                # leave both without compute to hide behind.
+                y, arrived = lax.optimization_barrier((carry["y"], arrived))
+                carry = carry | {"y": y}
             activation = self._send(carry["y"], "activation")
             if self.has_backward:
                 cotangents = store_arrivals(carry["cotangent"], row, "cotangent", arrived)
