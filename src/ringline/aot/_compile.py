@@ -120,16 +120,38 @@ def compile_for(
     with tempfile.TemporaryDirectory() as folder:
         text, memory = _compile(wanted, lowered, Path(folder))
     say("reading the program")
+    return _read(wanted, on, text, memory, time.monotonic() - started)
+
+
+def read_compiled(
+    target_or_name: Target | str, compiled: Any, *, mesh: Mesh | None = None, compile_s: float = 0.0
+) -> Compiled:
+    """Read a program that was compiled for a target's devices some other way.
+
+    Args:
+        target_or_name: whose devices.
+        compiled: what `jax.jit(...).lower(...).compile()` gave.
+        mesh: over which it runs, to name axes.
+        compile_s: how long compiling took.
+    """
+    wanted = target(target_or_name) if isinstance(target_or_name, str) else target_or_name
+    memory = _analysed(wanted, compiled)
+    return _read(wanted, mesh, compiled.as_text(), memory, compile_s)
+
+
+def _read(
+    wanted: Target, mesh: Mesh | None, text: str, memory: Memory, compile_s: float
+) -> Compiled:
     module = parse(text)
     walk = Walk(module)
     return Compiled(
         target=wanted,
-        mesh=on,
+        mesh=mesh,
         memory=memory,
         flops=walk.flops(module.entry),
         compute_us=walk.cycles(module.entry) / wanted.clock_hz * 1e6,
-        compile_s=time.monotonic() - started,
-        collectives=find_collectives(module, walk, wanted, on),
+        compile_s=compile_s,
+        collectives=find_collectives(module, walk, wanted, mesh),
         text=text,
         module=module,
     )
@@ -148,17 +170,22 @@ def _compile(wanted: Target, lowered: Any, folder: Path) -> tuple[str, Memory]:
     if compiled is None:
         raise DoesNotFitError(wanted.name, _assigned(wanted, folder))
     text = compiled.as_text()
+    memory = _analysed(wanted, compiled)
+    memory = replace(memory, largest=_assigned(wanted, folder, parse(text)).largest)
+    if not memory.fits:
+        raise DoesNotFitError(wanted.name, memory)
+    return text, memory
+
+
+def _analysed(wanted: Target, compiled: Any) -> Memory:
+    """Memory of a program that fits, by its sums."""
     found = compiled.memory_analysis()
-    memory = Memory(
+    return Memory(
         arguments_bytes=found.argument_size_in_bytes,
         temporaries_bytes=found.temp_size_in_bytes,
         outputs_bytes=found.output_size_in_bytes - found.alias_size_in_bytes,
         limit_bytes=wanted.limit_bytes,
     )
-    memory = replace(memory, largest=_assigned(wanted, folder, parse(text)).largest)
-    if not memory.fits:
-        raise DoesNotFitError(wanted.name, memory)
-    return text, memory
 
 
 def _assigned(wanted: Target, folder: Path, module: Module | None = None) -> Memory:

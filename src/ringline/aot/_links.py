@@ -12,7 +12,7 @@ def transfer_s(
 
     With B bytes, a group of k devices and a rate W into a device: a permute takes $B / W$, an
     all-gather or reduce-scatter $B (k - 1) / (k W)$, an all-reduce twice that, an all-to-all
-    what its mean way makes of it. W is the share of a device in the slices' network between
+    what its mean way makes of it; and inside a slice the time of a message's hops. W is the share of a device in the slices' network between
     slices; inside one it is one link for a permute, all that a ring through the slice uses
     for the others.
 
@@ -35,6 +35,6 @@ def transfer_s(
     if kind == "collective-permute":
         return size_bytes / (chip.link_bytes_per_s * cluster.links_per_edge) + chip.hop_latency_s
     rate = cluster.slice_bytes_per_s(chips) / target.devices_per_chip
-    if kind.endswith("all-to-all"):
-        return size_bytes * each * cluster.mean_hops(chips) / rate
-    return size_bytes * ways.get(kind, each) / rate
+    hops = cluster.mean_hops(chips)
+    ways["all-to-all"] = ways["ragged-all-to-all"] = each * hops
+    return size_bytes * ways.get(kind, each) / rate + chip.hop_latency_s * hops

@@ -1,0 +1,169 @@
+"""What a recipe should cost on its target, from the schedule and the chip, before compiling."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringline.aot._links import transfer_s
+from ringline.aot.recipes._recipe import Recipe, Way
+from ringline.aot.recipes._ticks import TickTimes, autodiff_loop, scheduled_loop
+from ringline.pipeline._tables import tick_tables
+from ringline.plan import slowdown
+
+_WEIGHT, _SUM = 2, 4  # bytes of a bfloat16 weight, and of its float32 sum of gradients
+# Values as wide as the MLP that a layer's backward makes beside the two each layer keeps.
+_BACKWARD_WORKING_SET = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What to expect of one device in a step.
+
+    Attributes:
+        flops: of the matrix products, every tick's bubble counted as if it ran, which is how a
+            compiled program reads.
+        temporaries_bytes: memory while the step runs, by what it is for.
+        costs_s: seconds of one chunk's operations.
+        transfer_s: one transfer between stages.
+        loop: the loop over ticks.
+        outside_s: gathers of weights before the loop and reductions of gradients after it.
+        ideal_s: the step's useful FLOPs at the chip's peak.
+        tick_transfers: how many transfers a step makes, with their bytes, by what they carry.
+        gathered_bytes: whole weights that `gather` makes in a step.
+    """
+
+    flops: float
+    temporaries_bytes: Mapping[str, float]
+    costs_s: Mapping[str, float]
+    transfer_s: float
+    loop: TickTimes
+    outside_s: float
+    ideal_s: float
+    model_flops: float
+    peak_flops_per_s: float
+    tick_transfers: Mapping[str, tuple[int, float]]
+    gathered_bytes: float
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return self.loop.loop_s + self.outside_s
+
+    @property
+    def relative(self) -> float:
+        """The loop's time over the computation of its busiest stage: 1 is ideal."""
+        return self.loop.loop_s / self.loop.busy_s
+
+    @property
+    def mfu(self) -> float:
+        """Share of the peak that the step's needed FLOPs make up, without recomputation."""
+        return self.model_flops / (self.step_s * self.peak_flops_per_s)
+
+    @property
+    def memory_bytes(self) -> float:
+        """All temporaries."""
+        return sum(self.temporaries_bytes.values())
+
+
+def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
+    """The prediction of one way to run a recipe.
+
+    Args:
+        recipe: sizes.
+        way: the order.
+        achievable: matmuls at the chip's achievable rate and sums of gradients at its memory's;
+            False takes the peak alone, as hand arithmetic does.
+    """
+    target, depth = recipe.target, way.depth(recipe)
+    chip = target.cluster.chip
+    peak = chip.bf16_flops_per_s / target.devices_per_chip
+    forward, backward = chunk_flops(recipe, depth)
+    rate = peak * (chip.matmul_efficiency if achievable else 1.0)
+    weights = depth * 3 * recipe.d_model * recipe.mlp
+    sums_s = 2 * weights * _SUM / (chip.hbm_bytes_per_s / target.devices_per_chip)
+    costs = {"F": forward / rate, "B": backward / rate + (sums_s if achievable else 0.0)}
+    # Split, the second half redoes nothing: two of the three parts of a backward are I.
+    costs |= {"I": costs["B"] * 2 / 3, "W": costs["B"] / 3}
+    hop = _hop_bytes(recipe)
+    link = "DCN" if target.cluster.slices > 1 else "ICI"
+    travel = transfer_s(target, "collective-permute", link, hop, 2) if recipe.stages > 1 else 0.0
+    if way.scheduled:
+        loop = scheduled_loop(way.schedule, costs, travel)
+    else:
+        loop = autodiff_loop(way.schedule, costs, travel, way.late_send)
+    runs = recipe.microbatches * way.schedule.repeats
+    useful = runs * 3 * forward
+    gathered = way.schedule.repeats * weights * _WEIGHT
+    return Prediction(
+        flops=loop.ticks * (forward + backward),
+        temporaries_bytes=_temporaries(recipe, way, loop.ticks),
+        costs_s=costs,
+        transfer_s=travel,
+        loop=loop,
+        outside_s=_outside_s(recipe, gathered),
+        ideal_s=useful / peak,
+        model_flops=useful,
+        peak_flops_per_s=peak,
+        tick_transfers={
+            "activation": (loop.ticks, hop),
+            "cotangent": (loop.ticks, hop),
+        },
+        gathered_bytes=gathered,
+    )
+
+
+def chunk_flops(recipe: Recipe, depth: int) -> tuple[float, float]:
+    """FLOPs of a chunk on one device, forward and backward.
+
+    The backward runs the forward again but for its last matmul, whose result nobody reads.
+    """
+    product = 2.0 * recipe.tokens * recipe.d_model * recipe.mlp
+    forward = depth * 3 * product
+    return forward, 3 * forward - product
+
+
+def source_arithmetic(recipe: Recipe) -> float:
+    """The step over an ideal one by hand: bubble and one unhidden transfer a chunk, forward."""
+    chip = recipe.target.cluster.chip
+    intensity = 3.0 * recipe.mlp * recipe.layers_per_chunk
+    hardware = chip.bf16_flops_per_s / chip.dcn_bytes_per_s
+    run = slowdown(
+        recipe.stages, recipe.microbatches, recipe.repeats, intensity=intensity, hardware=hardware
+    )
+    return run.without_overlap
+
+
+def _hop_bytes(recipe: Recipe) -> float:
+    return float(recipe.tokens * recipe.d_model * _WEIGHT)
+
+
+def _outside_s(recipe: Recipe, gathered: float) -> float:
+    """Gathers before the loop, and reductions of the float32 sums after it."""
+    if recipe.fsdp == 1 or recipe.gather != "step":
+        return 0.0
+    gather = transfer_s(recipe.target, "all-gather", "ICI", gathered, recipe.fsdp)
+    sums = gathered / _WEIGHT * _SUM
+    return gather + transfer_s(recipe.target, "all-reduce", "ICI", sums, recipe.fsdp)
+
+
+def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
+    depth, repeats = way.depth(recipe), way.schedule.repeats
+    weights = depth * repeats * 3 * recipe.d_model * recipe.mlp
+    whole = recipe.gather == "step" or recipe.fsdp == 1
+    held = weights if whole else weights / repeats
+    hop = _hop_bytes(recipe)
+    wide = float(recipe.tokens * recipe.mlp * _WEIGHT)
+    working = (2 * depth + _BACKWARD_WORKING_SET) * wide
+    parts = {
+        "whole weights": held * _WEIGHT if recipe.fsdp > 1 else 0.0,
+        "sums of gradients": weights * _SUM / (1 if whole else recipe.fsdp),
+        "working set": working,
+    }
+    if not way.scheduled:
+        # Each tick keeps every layer's input; the backward rewrites weights' gradients in bf16.
+        parts["sums of gradients"] = weights * _WEIGHT
+        parts["kept for the backward"] = ticks * depth * hop
+        return parts
+    tables = tick_tables(way.schedule, keep_inputs=True)
+    # One place more of each kind for what nobody needs, and what the last tick made.
+    slots = sum(count + 1 for kind, count in tables.slots.items() if kind != "residual") + 2
+    return parts | {"activations and cotangents": slots * hop}
