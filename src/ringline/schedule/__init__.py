@@ -12,6 +12,9 @@ from ringline.schedule._check import check_program as check_program
 from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
 from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
+from ringline.schedule._grid_all_gather import grid_all_gather as grid_all_gather
+from ringline.schedule._grid_all_gather import relabel as relabel
+from ringline.schedule._grid_all_gather import snake_order as snake_order
 from ringline.schedule._liveness import lifetimes as lifetimes
 from ringline.schedule._liveness import value_slots as value_slots
 from ringline.schedule._named import named_schedule as named_schedule
@@ -29,6 +32,8 @@ from ringline.schedule._program import Receive as Receive
 from ringline.schedule._program import Send as Send
 from ringline.schedule._program import Value as Value
 from ringline.schedule._receive_early import receive_early as receive_early
+from ringline.schedule._reduce import all_reduce as all_reduce
+from ringline.schedule._reduce import reduce_scatter as reduce_scatter
 from ringline.schedule._slots import allocate_slots as allocate_slots
 from ringline.schedule._smallest import Smallest as Smallest
 from ringline.schedule._smallest import smallest_configurations as smallest_configurations

@@ -1,6 +1,6 @@
 """The all-gather on a ring and on a line."""
 
-from ringline.schedule._collective import DOWN, UP, CollectiveSchedule, Transfer
+from ringline.schedule._collective import DOWN, UP, CollectiveSchedule, Transfer, in_order
 from ringline.topology import Line, Ring
 
 
@@ -62,7 +62,7 @@ def all_gather(
         directions=directions,
         channels=channels,
         pieces=pieces,
-        transfers=tuple(sorted(transfers, key=lambda t: (t.step, t.source, -t.direction))),
+        transfers=in_order(transfers),
     )
 
 

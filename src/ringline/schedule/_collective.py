@@ -1,31 +1,44 @@
 """`CollectiveSchedule`: who sends which stripe to which neighbour at each step, as data.
 
-Every device starts with one *stripe* and a stripe is cut into equal *pieces*, the unit that moves.
-A `Transfer` gives a run of pieces of one stripe to a neighbour; what arrives in one step can be
-sent on from the next step (store and forward).
+A *stripe* is one device's share of the array: what it starts with in an all-gather, and what it
+ends with in a reduce-scatter. A stripe is cut into equal *pieces*, the unit that moves. A
+`Transfer` gives a run of pieces of one stripe to a neighbour: finished, or as the partial sum of
+what the sender has of them. What arrives in one step can be sent on from the next step (store and
+forward).
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from ringline.schedule._check import check_program
 from ringline.schedule._collective_text import draw_grid, parse_text, print_text
 from ringline.schedule._errors import ScheduleError
-from ringline.schedule._program import Instruction, Program, Receive, Send, Value
+from ringline.schedule._holdings import Holdings
+from ringline.schedule._program import Program
 from ringline.topology import Line, Ring
 
 UP, DOWN = 1, -1
+
+# Which collective has which transposed one.
+_TRANSPOSED = {
+    "all-gather": "reduce-scatter",
+    "reduce-scatter": "all-gather",
+    "all-reduce": "all-reduce",
+}
 
 
 class Transfer(NamedTuple):
     """At `step`, `source` sends pieces `first` to `stop - 1` of `stripe` to its neighbour.
 
     `direction` is +1 (to the next device) or -1 (to the previous one); `channel` is the queue of
-    that link. The text form is `2>3 c0 s1[0:2]`: device 2 gives device 3, over channel 0, pieces
-    0 and 1 of the stripe that device 1 started with.
+    that link. With the kind `partial` the source gives away the sum of its own term and of all that
+    it was sent of these pieces, and the target adds that to what it has. The text form is
+    `2>3 c0 s1[0:2]`: device 2 gives device 3, over channel 0, pieces 0 and 1 of stripe 1; or
+    `2>3 c0 p1[0:2]` for its partial sum of them.
     """
 
     step: int
@@ -35,6 +48,7 @@ class Transfer(NamedTuple):
     stripe: int
     first: int
     stop: int
+    kind: Literal["stripe", "partial"] = "stripe"
 
     @property
     def lane(self) -> tuple[int, int]:
@@ -47,7 +61,9 @@ class CollectiveSchedule:
     """The sends of one collective, by step, direction and channel.
 
     Attributes:
-        name: the collective, such as `all-gather`.
+        name: `all-gather` (every device starts with its stripe and ends with all),
+            `reduce-scatter` (every device starts with a term of every stripe and ends with the sum
+            of its own stripe) or `all-reduce` (it ends with all sums).
         topology: the ring or line whose links are used.
         directions: 1 or 2, how many directions of a link are in use at the same time.
         channels: independent queues of each directed link.
@@ -127,47 +143,74 @@ class CollectiveSchedule:
         """Bytes over the busiest directed link, which bound the time from below."""
         return max(self.bytes_per_link(gathered_bytes).values(), default=0.0)
 
-    def program(self) -> Program:
-        """Lower to ordered sends and receives for each device.
+    def by_lane(self) -> Iterator[tuple[Transfer, ...]]:
+        """Yield the transfers of each step, direction and channel: what one permute does.
 
-        In a step a device sends one piece of every lane, then receives one of every lane, and so
-        on: with one slot per channel nothing waits for a later send.
+        Within a step, up comes before down and channels follow in order. This is also the order in
+        which a device adds what it is sent.
         """
-        rows: list[list[Instruction]] = [[] for _ in range(self.devices)]
         for transfers in self.by_step():
-            for offset in range(max((t.stop - t.first for t in transfers), default=0)):
-                moving = [t for t in transfers if t.first + offset < t.stop]
-                for transfer in moving:
-                    rows[transfer.source].append(
-                        Send(
-                            Value("stripe", transfer.stripe, transfer.first + offset),
-                            self.target(transfer),
-                            transfer.channel,
-                            step=transfer.step,
-                        )
-                    )
-                for transfer in moving:
-                    rows[self.target(transfer)].append(
-                        Receive(
-                            Value("stripe", transfer.stripe, transfer.first + offset),
-                            transfer.source,
-                            transfer.channel,
-                            step=transfer.step,
-                        )
-                    )
-        stripes = [
-            tuple(Value("stripe", stripe, piece) for piece in range(self.pieces))
-            for stripe in range(self.devices)
+            ordered = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
+            for _, lane in groupby(ordered, key=lambda t: t.lane):
+                yield tuple(lane)
+
+    def transposed(self) -> "CollectiveSchedule":
+        """The schedule of the transposed collective: the same sends, backwards.
+
+        All-gather and reduce-scatter are each other's transpose, all-reduce is its own.
+        """
+        last = self.steps - 1
+        transfers = [
+            Transfer(
+                last - t.step,
+                self.target(t),
+                -t.direction,
+                t.channel,
+                t.stripe,
+                t.first,
+                t.stop,
+                "partial" if t.kind == "stripe" else "stripe",
+            )
+            for t in self.transfers
         ]
-        everything = tuple(value for stripe in stripes for value in stripe)
-        return Program(
-            rows=tuple(tuple(row) for row in rows),
-            initial=tuple(stripes),
-            final=(everything,) * self.devices,
+        return CollectiveSchedule(
+            name=self._transposed_name(),
+            topology=self.topology,
+            directions=self.directions,
+            channels=self.channels,
+            pieces=self.pieces,
+            transfers=in_order(transfers),
         )
 
+    def _transposed_name(self) -> str:
+        if self.name not in _TRANSPOSED:
+            raise ScheduleError(f"name must be one of {tuple(_TRANSPOSED)}, got {self.name!r}")
+        return _TRANSPOSED[self.name]
+
+    def program(self) -> Program:
+        """Lower to ordered sends, receives and additions for each device.
+
+        In a step a device sends one piece of every lane, then receives one of every lane and adds
+        what is a partial sum, and so on: with one slot per channel nothing waits for a later send.
+        """
+        holdings = Holdings(self.name, self.devices, self.pieces)
+        for transfers in self.by_step():
+            ordered = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
+            for offset in range(max((t.stop - t.first for t in transfers), default=0)):
+                moving = [
+                    (t, self.target(t), t.first + offset)
+                    for t in ordered
+                    if t.first + offset < t.stop
+                ]
+                sent = [holdings.send(t, target, piece) for t, target, piece in moving]
+                for value, (t, target, piece) in zip(sent, moving):
+                    holdings.receive(t, target, piece, value)
+        return holdings.program()
+
     def validate(self) -> None:
-        """Prove that every device ends with every stripe, over existing links, without a hang.
+        """Prove that every device ends with what it should, over existing links, without a hang.
+
+        Sums are proved to have each device's term exactly once.
 
         Raises:
             ScheduleError: with the device and step of the first fault.
@@ -184,6 +227,7 @@ class CollectiveSchedule:
         check_program(self.program(), capacity=1)
 
     def _validate_fields(self) -> None:
+        self._transposed_name()
         if self.directions not in (1, 2):
             raise ScheduleError(f"directions must be 1 or 2, got {self.directions}")
         if self.channels < 1 or self.pieces < 1:
@@ -217,28 +261,75 @@ class CollectiveSchedule:
 
     def _validate_forwarding(self) -> None:
         """A piece must have arrived in an earlier step than the one it is sent in."""
-        arrived = {
+        reduces = self.name != "all-gather"
+        ready = {
             (device, device, piece): -1
             for device in range(self.devices)
             for piece in range(self.pieces)
+            if not reduces or self.devices == 1
         }
+        # Per device and piece, whose terms the partial sum has, and since which step.
+        sums: dict[tuple[int, int, int], tuple[frozenset[int], int]] = {}
+        if reduces:
+            sums = {
+                (device, stripe, piece): (frozenset([device]), -1)
+                for device in range(self.devices)
+                for stripe in range(self.devices)
+                for piece in range(self.pieces)
+            }
         for transfer in self.transfers:
             for piece in range(transfer.first, transfer.stop):
-                here = (transfer.source, transfer.stripe, piece)
-                if arrived.get(here, transfer.step) >= transfer.step:
-                    raise _fault(
-                        transfer,
-                        f"sends piece {piece} of stripe {transfer.stripe}, which has not arrived; "
-                        "send it in a later step",
-                    )
-                there = (self.target(transfer), transfer.stripe, piece)
-                if there in arrived:
-                    raise _fault(
-                        transfer,
-                        f"sends piece {piece} of stripe {transfer.stripe} to device {there[0]}, "
-                        "which has it already; drop that send",
-                    )
-                arrived[there] = transfer.step
+                if transfer.kind == "partial":
+                    self._validate_partial(transfer, piece, sums, ready)
+                else:
+                    self._validate_stripe(transfer, piece, ready)
+
+    def _validate_stripe(
+        self, transfer: Transfer, piece: int, ready: dict[tuple[int, int, int], int]
+    ) -> None:
+        here = (transfer.source, transfer.stripe, piece)
+        if ready.get(here, transfer.step) >= transfer.step:
+            raise _fault(
+                transfer,
+                f"sends piece {piece} of stripe {transfer.stripe}, which has not arrived; "
+                "send it in a later step",
+            )
+        there = (self.target(transfer), transfer.stripe, piece)
+        if there in ready:
+            raise _fault(
+                transfer,
+                f"sends piece {piece} of stripe {transfer.stripe} to device {there[0]}, "
+                "which has it already; drop that send",
+            )
+        ready[there] = transfer.step
+
+    def _validate_partial(
+        self,
+        transfer: Transfer,
+        piece: int,
+        sums: dict[tuple[int, int, int], tuple[frozenset[int], int]],
+        ready: dict[tuple[int, int, int], int],
+    ) -> None:
+        what = f"its sum of piece {piece} of stripe {transfer.stripe}"
+        here = (transfer.source, transfer.stripe, piece)
+        if here not in sums:
+            raise _fault(transfer, f"sends {what}, which it gave away before; drop that send")
+        terms, since = sums.pop(here)
+        if since >= transfer.step:
+            raise _fault(
+                transfer, f"sends {what} while a term of it arrives; send it in a later step"
+            )
+        there = (self.target(transfer), transfer.stripe, piece)
+        if there not in sums:
+            raise _fault(
+                transfer,
+                f"sends {what} to device {there[0]}, which gave its own away before; send it in "
+                "an earlier step",
+            )
+        whole = sums[there][0] | terms
+        sums[there] = (whole, transfer.step)
+        if len(whole) == self.devices and there[0] == transfer.stripe:
+            ready[there] = transfer.step
 
     def to_text(self) -> str:
         """The schedule as text that `from_text` reads back.
@@ -281,3 +372,8 @@ def _fault(transfer: Transfer, message: str) -> ScheduleError:
         device=transfer.source,
         step=transfer.step,
     )
+
+
+def in_order(transfers: Iterable[Transfer]) -> tuple[Transfer, ...]:
+    """Transfers by step, then by device, up before down."""
+    return tuple(sorted(transfers, key=lambda t: (t.step, t.source, -t.direction)))

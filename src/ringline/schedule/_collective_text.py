@@ -15,9 +15,10 @@ _HEADER = re.compile(
 )
 _TRANSFER = re.compile(
     r"(?P<source>\d+)(?P<arrow>[<>])(?P<target>\d+) c(?P<channel>\d+) "
-    r"s(?P<stripe>\d+)\[(?P<first>\d+):(?P<stop>\d+)\]"
+    r"(?P<kind>[sp])(?P<stripe>\d+)\[(?P<first>\d+):(?P<stop>\d+)\]"
 )
 _ARROWS = {1: ">", -1: "<"}
+_KINDS = {"s": "stripe", "p": "partial"}
 
 
 def print_text(schedule: "CollectiveSchedule") -> str:
@@ -29,14 +30,14 @@ def print_text(schedule: "CollectiveSchedule") -> str:
     for step, transfers in enumerate(schedule.by_step()):
         sends = ", ".join(
             f"{t.source}{_ARROWS[t.direction]}{schedule.target(t)} c{t.channel} "
-            f"s{t.stripe}[{t.first}:{t.stop}]"
+            f"{t.kind[0]}{t.stripe}[{t.first}:{t.stop}]"
             for t in transfers
         )
         lines.append(f"{step}: {sends}")
     return "\n".join(lines) + "\n"
 
 
-def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """The fields of the header, and the fields of every transfer in order."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
@@ -65,7 +66,7 @@ def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
     return header, rows
 
 
-def _parse_transfer(number: int, step: int, item: str, where) -> tuple[int, ...]:
+def _parse_transfer(number: int, step: int, item: str, where) -> tuple[Any, ...]:
     match = _TRANSFER.fullmatch(item)
     if match is None:
         raise ScheduleError(
@@ -82,7 +83,7 @@ def _parse_transfer(number: int, step: int, item: str, where) -> tuple[int, ...]
             step=step,
         )
     rest = (int(match[key]) for key in ("channel", "stripe", "first", "stop"))
-    return (step, source, direction, *rest)
+    return (step, source, direction, *rest, _KINDS[match["kind"]])
 
 
 def draw_grid(schedule: "CollectiveSchedule") -> str:
@@ -114,7 +115,8 @@ def draw_grid(schedule: "CollectiveSchedule") -> str:
 def _cell(schedule: "CollectiveSchedule", transfer: "Transfer") -> str:
     whole = transfer.stop - transfer.first == schedule.pieces
     pieces = "" if whole else f"[{transfer.first}:{transfer.stop}]"
-    return f"{_ARROWS[transfer.direction]}{transfer.stripe}{pieces}"
+    sums = "p" if transfer.kind == "partial" else ""
+    return f"{_ARROWS[transfer.direction]}{sums}{transfer.stripe}{pieces}"
 
 
 def _count(number: float, noun: str) -> str:
