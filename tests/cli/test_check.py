@@ -87,3 +87,24 @@ def test_writes_a_file_beside_the_text(capsys, tmp_path):
 def test_bad_input(flags, message):
     with pytest.raises(ValueError, match=message):
         check("all-gather", *flags)
+
+
+def test_a_torus_of_chips(capsys):
+    flags = ("--topology", "torus", "--devices", "16", "--rows", "4")
+    assert check("all-gather", *flags) == 1
+    assert check("all-gather", *flags, "--injection", "bubble") == 0
+    assert "on a torus of 16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--topology", "grid"), "needs --rows that divide its 8 devices, got None"),
+        (("--topology", "grid", "--rows", "3"), "needs --rows that divide its 8 devices, got 3"),
+        (("--rows", "2"), "--rows is for a grid or a torus, got a ring"),
+        (("--topology", "grid", "--rows", "2", "--channels", "2"), "--channels must be 1"),
+    ],
+)
+def test_bad_grids(flags, message):
+    with pytest.raises(ValueError, match=message):
+        check("all-gather", *flags)

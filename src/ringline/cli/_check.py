@@ -10,16 +10,18 @@ import tyro
 from rich.console import Console
 
 from ringline.cli._bench import _bytes
+from ringline.cli._collective_flags import Layout, all_gather_for, axes_of
 from ringline.schedule import (
+    CollectiveSchedule,
     FlowControl,
+    Program,
     Smallest,
     Verdict,
-    all_gather,
     check_collective,
     smallest_configurations,
     smallest_hanging_bytes,
 )
-from ringline.topology import mover, topology
+from ringline.topology import mover
 
 _MOST_STEPS_SHOWN = 24
 
@@ -35,10 +37,12 @@ class Check:
 
     collective: tyro.conf.Positional[Literal["all-gather"]]
     """The collective."""
-    topology: Literal["ring", "line"] = "ring"
-    """How the devices are linked."""
+    topology: Layout = "ring"
+    """How the devices are linked; grid: lines in both axes, torus: rings in both."""
     devices: int = 8
     """n, how many devices."""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Rows of a grid or a torus."""
     directions: Literal[1, 2] = 2
     """How many directions of a link work at the same time."""
     channels: int = 1
@@ -92,15 +96,17 @@ def run(flags: Check) -> int:
         credits=flags.credits,
     )
     size = _bytes("--size", flags.size)
-    chain = topology(flags.topology, flags.devices)
+    axes = axes_of(flags.topology, flags.devices, flags.rows)
 
-    def schedule_for(channels: int):
-        return all_gather(chain, directions=flags.directions, channels=channels)
+    def schedule_for(channels: int) -> CollectiveSchedule | Program:
+        return all_gather_for(axes, flags.directions, channels)
 
     verdict = check_collective(
         schedule_for(flags.channels), size, flow, max_states=flags.max_states
     )
-    smallest = smallest_configurations(schedule_for, size, flow)
+    smallest = smallest_configurations(
+        schedule_for, size, flow, most_channels=4 if len(axes) == 1 else 1
+    )
     least_bytes = smallest_hanging_bytes(schedule_for(flags.channels), flow)
     if flags.json is not None:
         text = json.dumps(_as_json(flags, size, verdict, smallest, least_bytes), indent=2) + "\n"
@@ -204,6 +210,7 @@ def _as_json(
         "collective": flags.collective,
         "topology": flags.topology,
         "devices": flags.devices,
+        "rows": flags.rows,
         "directions": flags.directions,
         "channels": flags.channels,
         "gathered_bytes": size,

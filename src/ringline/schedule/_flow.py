@@ -235,6 +235,8 @@ def flows_of(
 ) -> tuple[Flow, ...]:
     """The rings of queues of a schedule, without those that repeat another's traffic.
 
+    A value that its device first receives over another queue counts as ready from the start.
+
     Args:
         hops: the schedule, as packets see it.
         packets: of each value.

@@ -151,12 +151,17 @@ def free_slots_to_inject(hops: Hops, queue: Queue, injection: Injection) -> int:
     return 2 if injection == "bubble" and closed else 1
 
 
+def pieces_of(program: Program) -> int:
+    """Pieces that each stripe is cut into."""
+    return 1 + max((value.part for held in program.initial for value in held), default=0)
+
+
 def piece_bytes(program: Program, gathered_bytes: int) -> Callable[[Value], int]:
     """Sizes of the pieces when all stripes together are `gathered_bytes`.
 
     They differ by one byte where it does not divide.
     """
-    pieces = 1 + max((value.part for held in program.initial for value in held), default=0)
+    pieces = pieces_of(program)
     count = program.devices * pieces
 
     def size_bytes(value: Value) -> int:

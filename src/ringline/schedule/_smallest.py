@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringline.schedule._collective import CollectiveSchedule
-from ringline.schedule._hops import Hops, Injection, hops_of
-from ringline.schedule._program import Value
+from ringline.schedule._hops import Hops, Injection, hops_of, pieces_of
+from ringline.schedule._program import Program, Value
 from ringline.schedule._verdict import FlowControl, any_hang, flows_for, packets_of
 
 
@@ -38,7 +38,7 @@ class Smallest:
 
 
 def smallest_configurations(
-    schedule_for: Callable[[int], CollectiveSchedule],
+    schedule_for: Callable[[int], CollectiveSchedule | Program],
     gathered_bytes: int,
     flow: FlowControl,
     *,
@@ -58,7 +58,7 @@ def smallest_configurations(
     """
     through = flow.forwarding == "cut-through"
     tried = {
-        channels: hops_of(schedule_for(channels).program(), cut_through=through)
+        channels: hops_of(_program(schedule_for(channels)), cut_through=through)
         for channels in range(1, most_channels + 1)
     }
     found = []
@@ -74,6 +74,10 @@ def smallest_configurations(
         least = [min(kind, key=_size, default=None) for kind in (hangs, safe)]
         found.append(Smallest(injection, *least))
     return found[0], found[1]
+
+
+def _program(schedule: CollectiveSchedule | Program) -> Program:
+    return schedule if isinstance(schedule, Program) else schedule.program()
 
 
 def _size(configuration: Configuration) -> tuple[int, int]:
@@ -99,16 +103,18 @@ def _slots_that(
 
 
 def smallest_hanging_bytes(
-    schedule: CollectiveSchedule, flow: FlowControl, *, max_states: int = 2_000
+    schedule: CollectiveSchedule | Program, flow: FlowControl, *, max_states: int = 2_000
 ) -> int | None:
     """The least size T from which on every size can hang with `flow`, None where none does.
 
     There every piece has as many packets as a hang needs; a little below, only some have.
     """
-    hops = hops_of(schedule.program(), cut_through=flow.forwarding == "cut-through")
+    program = _program(schedule)
+    hops = hops_of(program, cut_through=flow.forwarding == "cut-through")
+    count = program.devices * pieces_of(program)
     for packets in range(1, flow.slots + flow.forwarding_slots + 1):
-        size = schedule.devices * schedule.pieces * ((packets - 1) * flow.packet_bytes + 1)
-        if any_hang(hops, packets_of(hops.program, size, flow), flow, max_states):
+        size = count * ((packets - 1) * flow.packet_bytes + 1)
+        if any_hang(hops, packets_of(program, size, flow), flow, max_states):
             return size
     return None
 

@@ -71,14 +71,14 @@ class Verdict:
     """What can go wrong with a schedule under given flow control.
 
     Attributes:
-        schedule: the collective.
+        program: the collective's.
         flow: slots, packets and rules.
         packets: of the largest piece.
         answers: one for each different ring of queues, empty where there is none.
         races: the first of each kind.
     """
 
-    schedule: CollectiveSchedule
+    program: Program
     flow: FlowControl
     packets: int
     answers: tuple[HangAnswer, ...]
@@ -121,7 +121,7 @@ class Verdict:
 
 
 def check_collective(
-    schedule: CollectiveSchedule,
+    schedule: CollectiveSchedule | Program,
     gathered_bytes: int,
     flow: FlowControl,
     *,
@@ -141,7 +141,7 @@ def check_collective(
     so; beyond them it samples.
 
     Args:
-        schedule: the collective, on a ring or a line.
+        schedule: a collective on a ring or a line, or a program on any links.
         gathered_bytes: T, all stripes together; together with `flow.packet_bytes` the packets.
         flow: slots, packets and rules.
         max_states: bound of the search.
@@ -163,12 +163,13 @@ def check_collective(
         Dally and Seitz, "Deadlock-free message routing in multiprocessor interconnection
         networks" (1987). Puente et al., "The adaptive bubble router" (2001).
     """
-    check_program(schedule.program())
-    hops = hops_of(schedule.program(), cut_through=flow.forwarding == "cut-through")
-    packets = packets_of(hops.program, gathered_bytes, flow)
-    most = max((packets(v) for held in hops.program.initial for v in held), default=0)
+    program = schedule if isinstance(schedule, Program) else schedule.program()
+    check_program(program)
+    hops = hops_of(program, cut_through=flow.forwarding == "cut-through")
+    packets = packets_of(program, gathered_bytes, flow)
+    most = max((packets(v) for held in program.initial for v in held), default=0)
     races = find_races(hops, buffers=flow.buffers, start=flow.start, credits=flow.credits)
-    return Verdict(schedule, flow, most, _answers(hops, packets, flow, max_states), races)
+    return Verdict(program, flow, most, _answers(hops, packets, flow, max_states), races)
 
 
 def packets_of(program: Program, gathered_bytes: int, flow: FlowControl) -> PacketCount:

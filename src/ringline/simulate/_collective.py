@@ -128,11 +128,12 @@ def simulate_collective(
 
 
 def collective_s(
-    schedule: CollectiveSchedule,
+    schedule: CollectiveSchedule | Program,
     gathered_bytes: int,
     *,
     mover: Mover,
     injection: Injection = "bubble",
+    forwarding: Forwarding = "cut-through",
     largest_bytes: int = 16 << 20,
 ) -> float:
     """The cost of a collective of any size, which never falls as the size grows.
@@ -143,10 +144,11 @@ def collective_s(
     senders take turns changes; here each size costs at least what smaller ones do.
 
     Args:
-        schedule: a collective on a ring or a line.
+        schedule: a collective on a ring or a line, or a program on any links.
         gathered_bytes: T, all stripes together.
         mover: the hardware.
         injection: as in `simulate_collective`.
+        forwarding: as in `simulate_collective`.
         largest_bytes: the largest size to simulate.
     """
     if gathered_bytes < 0:
@@ -154,25 +156,31 @@ def collective_s(
     last = max(11, min(math.ceil(math.log2(max(gathered_bytes, 1))), int(math.log2(largest_bytes))))
     points = [(0, mover.launch_s(schedule.devices))]
     for size in (1 << power for power in range(max(10, last - 8), last + 1)):
-        points.append((size, max(points[-1][1], _run_s(schedule, size, mover, injection))))
+        points.append(
+            (size, max(points[-1][1], _run_s(schedule, size, mover, injection, forwarding)))
+        )
     right = next((i for i, (size, _) in enumerate(points) if size >= gathered_bytes), -1)
     (x0, y0), (x1, y1) = (points[right - 1], points[right]) if right else points[:2]
     return y0 + (y1 - y0) * (gathered_bytes - x0) / (x1 - x0)
 
 
 def collective_bound_s(
-    topology: Ring | Line, gathered_bytes: int, *, mover: Mover, directions: int = 2
+    topology: Ring | Line | tuple[Ring | Line, ...],
+    gathered_bytes: int,
+    *,
+    mover: Mover,
+    directions: int = 2,
 ) -> float:
     r"""The roofline of an all-gather or reduce-scatter: no schedule is faster.
 
         t >= max((n - 1) S / (K r), diameter h)
 
     with S = T / n bytes a device, r the rate of one direction of a link, h the hop latency and K
-    the links that a device receives on: 2 on a ring that uses both directions, else 1 (the end of
-    a line has one).
+    the links that the worst placed device receives on: 2 on a ring that uses both directions,
+    else 1 (the end of a line has one); on a grid the sum over its axes.
 
     Args:
-        topology: ring or line of n devices.
+        topology: ring or line of n devices, or the axes of a grid.
         gathered_bytes: T.
         mover: the hardware.
         directions: of a ring, 1 or 2.
@@ -182,18 +190,33 @@ def collective_bound_s(
         >>> round(collective_bound_s(Line(4), 1 << 20, mover=mover("wormhole")) * 1e6, 1)
         62.9
     """
-    devices = topology.devices
-    both = isinstance(topology, Ring) and devices > 2 and directions == 2
-    hops = devices - 1 if isinstance(topology, Ring) and directions == 1 else topology.diameter
-    busiest_bytes = (devices - 1) * gathered_bytes / devices / (2 if both else 1)
+    axes = topology if isinstance(topology, tuple) else (topology,)
+    axes = tuple(axis for axis in axes if axis.devices > 1)
+    devices = math.prod(axis.devices for axis in axes)
+    links = sum(_links_in(axis, directions) for axis in axes) or 1
+    one_way = [isinstance(axis, Ring) and directions == 1 for axis in axes]
+    hops = sum(a.devices - 1 if one else a.diameter for a, one in zip(axes, one_way))
+    busiest_bytes = (devices - 1) * gathered_bytes / devices / links
     return max(busiest_bytes / mover.bytes_per_s, hops * mover.hop_latency_s)
+
+
+def _links_in(axis: Ring | Line, directions: int) -> int:
+    """Links of one axis that the worst placed device receives on."""
+    return 2 if isinstance(axis, Ring) and axis.devices > 2 and directions == 2 else 1
 
 
 @lru_cache(maxsize=512)
 def _run_s(
-    schedule: CollectiveSchedule, gathered_bytes: int, mover: Mover, injection: Injection
+    schedule: CollectiveSchedule | Program,
+    gathered_bytes: int,
+    mover: Mover,
+    injection: Injection,
+    forwarding: Forwarding,
 ) -> float:
-    return simulate_collective(schedule, gathered_bytes, mover=mover, injection=injection).time_s
+    run = simulate_collective(
+        schedule, gathered_bytes, mover=mover, injection=injection, forwarding=forwarding
+    )
+    return run.time_s
 
 
 def _hang(run: PacketRun) -> ScheduleError:
