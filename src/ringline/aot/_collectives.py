@@ -178,8 +178,10 @@ def _bytes(module: Module, computation: str, instruction: Instruction) -> float:
         operand = module.find(computation, name)
         given += shape_bytes(operand.shape) if operand else 0.0
     whole = shape_bytes(instruction.shape)
-    if instruction.opcode.endswith("-start"):  # its shape lists what it reads beside what it makes
-        return max(given, whole - given)
+    if instruction.opcode.endswith("-start"):
+        # Its shape lists what it reads beside what it makes, and counters for itself.
+        made = shape_bytes(instruction.shape.replace("u32[]", ""))
+        return max(given, made - given)
     return max(given, whole)
 
 

@@ -1,7 +1,6 @@
 """Which axes of the mesh a collective runs along, from the devices it names."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -42,9 +41,7 @@ class Axes:
         if pairs is not None:
             found = [tuple(map(int, p)) for p in re.findall(r"\{(\d+),(\d+)\}", pairs)]
             return self._named(found, self._local, chain=True)
-        return self._named(
-            replica_groups(instruction.attribute("replica_groups") or ""), self._local
-        )
+        return self._named(replica_groups(instruction.text), self._local)
 
     def _between(self, target: str) -> Group:
         pairs = [tuple(map(int, p)) for p in re.findall(r"(\d+)->(\d+)", target)]
@@ -101,20 +98,56 @@ class Axes:
         return dict(enumerate(places))
 
 
+_LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
+_MADE = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, ?device_ids=\(([^{]*)\))? ?\{([^}]*)\}")
+_AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+
+
 def replica_groups(text: str) -> Groups:
-    """The groups of devices in a `replica_groups` attribute, listed or generated.
+    """The groups of devices that an instruction's attributes name.
+
+    They are listed, or rows of numbers in some order, or axes of a mesh of the compiler's own.
 
     Example:
-        >>> replica_groups("{{0,1},{2,3}}"), replica_groups("[2,2]<=[2,2]T(1,0)")
-        ([(0, 1), (2, 3)], [(0, 2), (1, 3)])
+        >>> replica_groups("replica_groups={{0,1},{2,3}}")
+        [(0, 1), (2, 3)]
+        >>> replica_groups("replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}")
+        [(0, 2), (1, 3)]
+        >>> replica_groups("replica_groups=mesh['a'=2,'b'=2] {'a'}, dimensions={0}")
+        [(0, 2), (1, 3)]
     """
-    made = re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    if made is None:
-        return [tuple(_numbers(group)) for group in re.findall(r"\{([\d,]+)\}", text)]
-    shape, source = _numbers(made[1]), _numbers(made[2])
-    order: Sequence[int] = _numbers(made[3]) if made[3] else range(len(source))
-    grid = np.arange(int(np.prod(source))).reshape(source).transpose(order).reshape(shape)
-    return [tuple(row) for row in grid.reshape(shape[0], -1).tolist()]
+    if made := _MADE.search(text):
+        grid = _ordered(made[2], made[3]).reshape(_numbers(made[1]))
+        return [tuple(row) for row in grid.reshape(len(grid), -1).tolist()]
+    if found := _ON_MESH.search(text):
+        return _along(found[1], found[2], found[3])
+    listed = _LISTED.search(text)
+    return [tuple(_numbers(g)) for g in re.findall(r"\{([\d,]+)\}", listed[1])] if listed else []
+
+
+def _along(mesh: str, order: str | None, axes: str) -> Groups:
+    """The groups along axes `'a','b':(2)4` (the part of b after its first 2) of a mesh."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
+    wanted = {
+        name: (int(pre or 1), int(part or sizes[name])) for name, pre, part in _AXIS.findall(axes)
+    }
+    shape, taken = [], []
+    for name, size in sizes.items():
+        pre, part = wanted.get(name, (size, 1))
+        shape += [pre, part, size // (pre * part)]
+        taken.append(len(shape) - 2)
+    count = int(np.prod(list(sizes.values())))
+    numbers = np.array(_numbers(order)) if order and "<" not in order else np.arange(count)
+    grid = np.moveaxis(numbers.reshape(shape), taken, range(-len(taken), 0))
+    size = int(np.prod([shape[axis] for axis in taken]))
+    return [tuple(row) for row in grid.reshape(-1, size).tolist()]
+
+
+def _ordered(shape: str, order: str | None) -> np.ndarray:
+    sizes = _numbers(shape)
+    grid = np.arange(int(np.prod(sizes))).reshape(sizes)
+    return grid.transpose(_numbers(order)) if order else grid
 
 
 def _numbers(text: str) -> list[int]:

@@ -12,9 +12,9 @@ def transfer_s(
 
     With B bytes, a group of k devices and a rate W into a device: a permute takes $B / W$, an
     all-gather or reduce-scatter $B (k - 1) / (k W)$, an all-reduce twice that, an all-to-all
-    what its mean way makes of it; and inside a slice the time of a message's hops. W is the share of a device in the slices' network between
-    slices; inside one it is one link for a permute, all that a ring through the slice uses
-    for the others.
+    what its mean way makes of it; and inside a slice the time of a message's hops. W is the
+    share of a device in the network between slices; inside one it is one link for a permute,
+    all that a ring through the slice uses for the others.
 
     Args:
         target: whose links.

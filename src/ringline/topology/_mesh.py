@@ -32,8 +32,9 @@ def make_mesh(
     """A mesh over all devices, its first axes across slices and its last inside them.
 
     The same call works on emulated devices, on those of `ringline.aot.target(...)`, and on a
-    real system of several slices. Slices are divided over the axes from the first on; what is
-    left of an axis lies inside a slice, in ring order by the chips' coordinates.
+    real system of several slices. Slices are divided over the axes from the first on, as far as
+    they divide its size; what is left of an axis lies inside a slice, in ring order by the chips'
+    coordinates.
 
     Args:
         axes: size of each axis, outermost first, such as `{"stage": 4, "fsdp": 8}`; one may be
@@ -46,8 +47,7 @@ def make_mesh(
         The mesh, with automatic axes.
 
     Raises:
-        ValueError: when the sizes do not make up the devices, or the slices cannot be divided
-            over the axes.
+        ValueError: when the sizes do not make up the devices, or slices are not equal.
 
     Example:
         >>> import jax
@@ -62,7 +62,7 @@ def make_mesh(
     found = list(jax.devices() if devices is None else devices)
     groups = _by_slice(found, slices)
     sizes = _sizes(axes, len(found), len(groups))
-    across = _across(axes, sizes, len(groups))
+    across = _across(sizes, len(groups))
     inside = [size // part for size, part in zip(sizes, across)]
     grids = np.stack([_arrange(group, inside) for group in groups])
     grid = grids.reshape(*across, *inside)
@@ -130,18 +130,13 @@ def _sizes(axes: Mapping[str, int], devices: int, slices: int) -> list[int]:
     return sizes
 
 
-def _across(axes: Mapping[str, int], sizes: list[int], slices: int) -> list[int]:
+def _across(sizes: list[int], slices: int) -> list[int]:
     """How many slices each axis crosses, the first axes first."""
     left, across = slices, []
     for size in sizes:
         across.append(math.gcd(size, left))
         left //= across[-1]
-    if left > 1:
-        listing = " x ".join(f"{name} {size}" for name, size in zip(axes, sizes))
-        raise ValueError(
-            f"{slices} slices cannot be divided over mesh {listing}; make an axis a multiple of "
-            f"{slices}"
-        )
+    assert left == 1  # the slices divide the devices, whose primes the sizes share out
     return across
 
 
