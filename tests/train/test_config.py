@@ -39,7 +39,7 @@ def test_an_unknown_key_names_file_key_and_the_nearest(tmp_path):
         ("steps = 1.5", "steps must be int, got 1.5"),
         ("steps = true", "steps must be int, got True"),
         ('overlap = "yes"', "overlap must be bool, got 'yes'"),
-        ('schedule = "round"', "schedule must be 'linear' or 'circular', got 'round'"),
+        ('schedule = "round"', "schedule must be 'linear' or 'circular' or '1f1b' or"),
         ("text = 3", "text must be str, got 3"),
         ("steps = ", "is not TOML"),
         ("[model]\nlayers = 2", "unknown key 'model'"),

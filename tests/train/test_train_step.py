@@ -26,6 +26,9 @@ def _losses(built, steps=3):
         {"overlap": True},
         {"stages": 4, "repeats": 1, "fsdp": 1},
         {"layers": 5, "remat": "full"},
+        {"schedule": "eager-1f1b"},
+        {"schedule": "interleaved", "gather": "repeat", "remat": "full"},
+        {"schedule": "zero-bubble-v", "gather": "use"},
     ],
     ids=str,
 )

@@ -14,6 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from ringline.schedule import named_schedule
+
+Schedule = Literal[
+    "linear",
+    "circular",
+    "1f1b",
+    "eager-1f1b",
+    "interleaved",
+    "zero-bubble-h1",
+    "zero-bubble-h2",
+    "zero-bubble-v",
+    "dualpipe-v",
+]
+
 
 def _knob(default: Any, help_text: str, *, derived: str = "") -> Any:
     """A field with its help; `derived` says what None stands for."""
@@ -57,9 +71,11 @@ class TrainConfig:
     beta2: float = _knob(0.98, "Decay of AdamW's second moment.")
     clip: float = _knob(1.0, "Largest global norm of the gradient.")
     # The pipeline
-    schedule: Literal["linear", "circular"] = _knob("circular", "Order of the pipeline.")
+    schedule: Schedule = _knob("circular", "Order of the pipeline.")
     stages: int = _knob(4, "Pipeline stages.")
-    repeats: int | None = _knob(None, "Rounds of a circular pipeline.", derived="2, for linear 1")
+    repeats: int | None = _knob(
+        None, "Chunks of layers on each stage.", derived="1 or 2, the schedule's own"
+    )
     microbatches: int = _knob(8, "Pieces of the batch that travel through the stages.")
     fsdp: int | None = _knob(
         None, "Devices that share a stage's parameters.", derived="devices / stages, else 2"
@@ -67,7 +83,12 @@ class TrainConfig:
     devices: int | None = _knob(
         None, "Devices; emulated on the CPU without accelerators.", derived="stages x fsdp"
     )
-    overlap: bool = _knob(False, "Send one tick ahead, beside the compute.")
+    overlap: bool = _knob(
+        False, "Send one tick ahead, beside the compute; for linear and circular."
+    )
+    gather: Literal["step", "repeat", "use"] = _knob(
+        "step", "When weights are gathered over fsdp; linear and circular: once a step."
+    )
     remat: Literal["none", "full"] = _knob("none", "What the backward pass computes again.")
     # The run
     steps: int = _knob(500, "Training steps.")
@@ -90,7 +111,7 @@ class TrainConfig:
         """
         changes: dict[str, Any] = {}
         if self.repeats is None:
-            changes["repeats"] = 1 if self.schedule == "linear" else 2
+            changes["repeats"] = named_schedule(self.schedule, stages=1, microbatches=1).repeats
         _check_positive(self)
         if self.fsdp is None:
             given = self.devices
@@ -140,10 +161,14 @@ def _check_relations(config: TrainConfig, product: int) -> None:
             f"devices must be stages x fsdp = {config.stages} x {config.fsdp} = {product}, got "
             f"{config.devices}; change --devices, --stages or --fsdp"
         )
-    if config.schedule == "linear" and config.repeats != 1:
+    try:
+        named_schedule(config.schedule, stages=1, microbatches=1, repeats=config.repeats)
+    except ValueError as error:
+        raise ValueError(f"{error}; change --schedule or --repeats") from None
+    if config.overlap and config.schedule not in ("linear", "circular"):
         raise ValueError(
-            f"a linear pipeline has 1 repeat, got {config.repeats}; use --schedule circular or "
-            "leave --repeats out"
+            f"overlap is for linear and circular pipelines, {config.schedule} hides its transfers "
+            "anyway; leave --overlap out"
         )
     if config.d_model % (2 * config.heads):
         raise ValueError(

@@ -94,8 +94,13 @@ def loss(
     config: TrainConfig, params: Params, tokens_BL: jax.Array, apply_layers: ApplyLayers
 ) -> jax.Array:
     """Mean cross entropy in nats of tokens `[batch, length + 1]`, each from those before it."""
-    logits_BLV = logits(config, params, tokens_BL[:, :-1], apply_layers)
-    targets_BL = tokens_BL[:, 1:]
+    x_BLD = embed(config, params, tokens_BL[:, :-1])
+    return head_loss(params, apply_layers(params["layers"], x_BLD), tokens_BL[:, 1:])
+
+
+def head_loss(params: Params, x_BLD: jax.Array, targets_BL: jax.Array) -> jax.Array:
+    """Mean cross entropy in nats of `targets_BL`, from the activations after the last layer."""
+    logits_BLV = head(params, x_BLD)
     return optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL).mean()
 
 

@@ -11,13 +11,17 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ringline import schedules
-from ringline.pipeline import pipeline
-from ringline.schedule import PipelineSchedule, place_on_ticks
+from ringline.pipeline import pipeline, pipeline_loss
+from ringline.schedule import PipelineSchedule, named_schedule, place_on_ticks
 from ringline.train import _model
 from ringline.train._config import TrainConfig
 from ringline.train._optimizer import make_optimizer
 from ringline.train._state import TrainState, batch_sharding, init_state, shardings
+
+LossFunction = Callable[[_model.Params, jax.Array], jax.Array]
+
+# Schedules whose backward autodiff makes, through `pipeline`; the others run by `pipeline_loss`.
+BY_AUTODIFF = ("linear", "circular")
 
 
 @dataclass(frozen=True)
@@ -47,31 +51,39 @@ def make_schedule(config: TrainConfig) -> PipelineSchedule:
     """The schedule that the configuration asks for.
 
     Raises:
-        ValueError: when it cannot place the layers.
+        ValueError: when it cannot be made with these sizes, or cannot place the layers.
     """
-    if config.schedule == "linear":
-        schedule = schedules.linear(stages=config.stages, microbatches=config.microbatches)
-    else:
-        assert config.repeats is not None
-        schedule = schedules.circular(
-            stages=config.stages, microbatches=config.microbatches, repeats=config.repeats
-        )
+    schedule = named_schedule(
+        config.schedule,
+        stages=config.stages,
+        microbatches=config.microbatches,
+        repeats=config.repeats,
+    )
     schedule.layers_of_chunks(config.layers)
     return schedule
 
 
 def bubble_share(schedule: PipelineSchedule, overlap: bool) -> float:
-    """Share of a stage's ticks that run nothing: 1 - v m / ticks, forward and backward alike.
+    """Share of a stage's ticks in which it could run a forward (or a backward) and does not.
+
+    With v chunks a stage, m microbatches and T ticks, 1 - v m / T. Where autodiff makes the
+    backward it has the same share; where the schedule does, T counts ticks of one forward and
+    one backward each.
 
     Example:
         >>> from ringline import schedules
-        >>> bubble_share(schedules.linear(stages=4, microbatches=8), overlap=False)
-        0.2727272727272727
+        >>> round(bubble_share(schedules.linear(stages=4, microbatches=8), overlap=False), 3)
+        0.273
+        >>> round(bubble_share(schedules.eager_one_f_one_b(stages=4, microbatches=8), False), 3)
+        0.429
     """
-    forward = schedule.forward()
-    placed = place_on_ticks(forward.program(), phases=("F",), hop=2 if overlap else 1)
+    if schedule.name in BY_AUTODIFF:
+        schedule, phases = schedule.forward(), ("F",)
+    else:
+        schedule, phases = schedule.one_by_one(), ("F", "BI", "W")
+    placed = place_on_ticks(schedule.program(), phases=phases, hop=2 if overlap else 1)
     ticks = 1 + max(row[-1].tick for row in placed)
-    return 1 - max(len(row) for row in placed) / ticks
+    return 1 - schedule.repeats * schedule.microbatches / ticks
 
 
 def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) -> Engine:
@@ -83,7 +95,7 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
         schedule: None for the plain loop over layers.
     """
     optimizer = make_optimizer(config)
-    apply_layers = _apply_layers(config, mesh, schedule)
+    loss = _loss(config, mesh, schedule)
     init = partial(init_state, config, schedule, optimizer)
     shapes = jax.eval_shape(init)
     places = shardings(shapes, mesh)
@@ -95,11 +107,6 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
     tokens = jax.ShapeDtypeStruct(
         (config.batch, config.seq + 1), jnp.int32, sharding=batch_sharding(mesh)
     )
-
-    def loss(params, tokens_BL):
-        # Once a step, before the loop over ticks, which would gather them in every tick.
-        params = lax.with_sharding_constraint(params, shardings(params, mesh, fsdp=False))
-        return _model.loss(config, params, tokens_BL, apply_layers)
 
     def step(state: TrainState, tokens_BL: jax.Array) -> tuple[TrainState, jax.Array]:
         value, gradients = jax.value_and_grad(loss)(state.params, tokens_BL)
@@ -118,6 +125,41 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
         step=compiled.lower(abstract, tokens).compile(),
         evaluate=jax.jit(loss, out_shardings=whole),
     )
+
+
+def _loss(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) -> LossFunction:
+    """The mean loss of parameters and tokens `[batch, length + 1]`."""
+    if schedule is not None and schedule.name not in BY_AUTODIFF:
+        return _scheduled_loss(config, mesh, schedule)
+    apply_layers = _apply_layers(config, mesh, schedule)
+
+    def loss(params, tokens_BL):
+        # Once a step, before the loop over ticks, which would gather them in every tick.
+        params = lax.with_sharding_constraint(params, shardings(params, mesh, fsdp=False))
+        return _model.loss(config, params, tokens_BL, apply_layers)
+
+    return loss
+
+
+def _scheduled_loss(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule) -> LossFunction:
+    """The same, with the backward in the schedule's own order and the head on the last stage."""
+
+    def loss(params, tokens_BL):
+        x_BLD = _model.embed(config, params, tokens_BL[:, :-1])
+        return pipeline_loss(
+            partial(_model.layer, config),
+            _model.head_loss,
+            params["layers"],
+            {name: part for name, part in params.items() if name != "layers"},
+            lax.with_sharding_constraint(x_BLD, batch_sharding(mesh)),
+            tokens_BL[:, 1:],
+            schedule=schedule,
+            mesh=mesh,
+            gather=config.gather,
+            remat=config.remat == "full",
+        )
+
+    return loss
 
 
 def _apply_layers(
