@@ -108,3 +108,10 @@ def test_a_torus_of_chips(capsys):
 def test_bad_grids(flags, message):
     with pytest.raises(ValueError, match=message):
         check("all-gather", *flags)
+
+
+@pytest.mark.parametrize(("collective", "status"), [("reduce-scatter", 0), ("all-reduce", 1)])
+def test_reductions(collective, status, capsys):
+    """Partial sums stop at every device, so only the second half of an all-reduce can hang."""
+    assert check(collective, "--devices", "4", "--slots", "2") == status
+    assert f"{collective} of 16,777,216 B" in capsys.readouterr().out

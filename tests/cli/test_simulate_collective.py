@@ -3,7 +3,7 @@ import json
 import pytest
 import tyro
 
-from ringline.cli._simulate_collective import SimulateAllGather, run
+from ringline.cli._simulate_collective import SimulateAllGather, SimulateAllReduce, run
 
 
 def simulate(*arguments: str) -> int:
@@ -68,3 +68,14 @@ def test_a_grid_of_chips(capsys):
     simulate("--topology", "grid", "--rows", "2", "-e", "64KiB", "--json", "-")
     (row,) = json.loads(capsys.readouterr().out)
     assert row["time_s"] >= row["bound_s"] > 0
+
+
+def test_an_all_reduce_takes_two_passes(capsys):
+    sizes = ("-b", "1MiB", "-e", "1MiB", "--devices", "4", "--json", "-")
+    simulate(*sizes)
+    (gather,) = json.loads(capsys.readouterr().out)
+    run(tyro.cli(SimulateAllReduce, args=list(sizes)))
+    (reduce,) = json.loads(capsys.readouterr().out)
+    assert reduce["bound_s"] == pytest.approx(2 * gather["bound_s"])
+    assert reduce["bound_s"] <= reduce["time_s"]
+    assert reduce["busbw_bytes_per_s"] == pytest.approx(2 * 3 / 4 * (1 << 20) / reduce["time_s"])

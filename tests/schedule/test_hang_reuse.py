@@ -4,9 +4,14 @@ import random
 
 import pytest
 
-from ringline.schedule import FlowControl, all_gather, check_collective
+from ringline.schedule import (
+    FlowControl,
+    all_gather,
+    all_reduce,
+    check_collective,
+    reduce_scatter,
+)
 from ringline.schedule._hops import Hops, hops_of
-from ringline.schedule._program import Value
 from ringline.schedule._reuse import Start, _Order, find_races
 from ringline.topology import Line, Ring
 
@@ -27,15 +32,15 @@ def runs_overwrite(hops: Hops, buffers: int, start: Start, choose) -> bool:
     calls = buffers + 2
     order = _Order(hops, calls=calls, start=start)
     rows, place = order.rows, [0] * len(order.rows)
-    pending: dict[
-        tuple[int, int, Value | None], int
-    ] = {}  # reads still to come of (device, call, value)
-    for device, row in enumerate(rows):
-        for number, event in enumerate(row):
-            if event.what == "use":
-                pending[device, event.call, None] = number
-            if event.what == "send":
-                pending[device, event.call, event.value] = number
+    pending = {  # the last read of what was sent, by (device, call, value)
+        (device, call, hop.value): max(
+            order.at[device, event._replace(call=call)] for event in order.reads(device, hop.value)
+        )
+        for hop in hops.all
+        for device in [hop.queue.target]
+        for call in range(calls)
+        if any(True for _ in order.reads(device, hop.value))
+    }
     while True:
         ready = [
             device
@@ -62,11 +67,9 @@ def runs_overwrite(hops: Hops, buffers: int, start: Start, choose) -> bool:
                 )
                 if entered <= event.call:
                     return True
-            old = event.call - buffers
-            for value in (None, hop.value):
-                last = pending.get((target, old, value))
-                if last is not None and place[target] <= last:
-                    return True
+            last = pending.get((target, event.call - buffers, hop.value))
+            if last is not None and place[target] <= last:
+                return True
 
 
 def all_but_last(victim: int):
@@ -76,11 +79,12 @@ def all_but_last(victim: int):
 
 @pytest.mark.parametrize("cut_through", [True, False])
 @pytest.mark.parametrize(("buffers", "start"), SETTINGS)
+@pytest.mark.parametrize("collective", [all_gather, reduce_scatter, all_reduce])
 @pytest.mark.parametrize("topology", [Ring(4), Ring(5), Line(4)])
 def test_a_race_is_found_exactly_where_some_timing_overwrites(
-    topology, buffers, start, cut_through
+    topology, collective, buffers, start, cut_through
 ):
-    hops = hops_of(all_gather(topology).program(), cut_through=cut_through)
+    hops = hops_of(collective(topology).program(), cut_through=cut_through)
     flagged = bool(find_races(hops, buffers=buffers, start=start))
     hostile = any(
         runs_overwrite(

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from ringline.cli._bench import _bytes
-from ringline.cli._collective_flags import Layout, all_gather_for, axes_of
+from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
 from ringline.schedule import (
     CollectiveSchedule,
     FlowControl,
@@ -35,7 +35,7 @@ class Check:
     is 0 when all is safe, and 1 when it can hang or race, or when the search left it open.
     """
 
-    collective: tyro.conf.Positional[Literal["all-gather"]]
+    collective: tyro.conf.Positional[Collective]
     """The collective."""
     topology: Layout = "ring"
     """How the devices are linked; grid: lines in both axes, torus: rings in both."""
@@ -99,7 +99,7 @@ def run(flags: Check) -> int:
     axes = axes_of(flags.topology, flags.devices, flags.rows)
 
     def schedule_for(channels: int) -> CollectiveSchedule | Program:
-        return all_gather_for(axes, flags.directions, channels)
+        return schedule_of(flags.collective, axes, flags.directions, channels)
 
     verdict = check_collective(
         schedule_for(flags.channels), size, flow, max_states=flags.max_states

@@ -2,9 +2,17 @@
 
 from typing import Literal
 
-from ringline.schedule import CollectiveSchedule, Program, all_gather, grid_all_gather
+from ringline.schedule import (
+    CollectiveSchedule,
+    Program,
+    all_gather,
+    all_reduce,
+    grid_all_gather,
+    reduce_scatter,
+)
 from ringline.topology import Line, Ring, topology
 
+Collective = Literal["all-gather", "reduce-scatter", "all-reduce"]
 Layout = Literal["ring", "line", "grid", "torus"]
 
 
@@ -27,12 +35,21 @@ def axes_of(layout: Layout, devices: int, rows: int | None) -> tuple[Ring | Line
     return (kind(rows), kind(devices // rows))
 
 
-def all_gather_for(
-    axes: tuple[Ring | Line, ...], directions: int, channels: int
+def schedule_of(
+    collective: Collective, axes: tuple[Ring | Line, ...], directions: int, channels: int
 ) -> CollectiveSchedule | Program:
-    """The all-gather over those axes."""
+    """The schedule of a collective over those axes."""
     if len(axes) == 1:
-        return all_gather(axes[0], directions=directions, channels=channels)
+        make = {
+            "all-gather": all_gather,
+            "reduce-scatter": reduce_scatter,
+            "all-reduce": all_reduce,
+        }[collective]
+        return make(axes[0], directions=directions, channels=channels)
+    if collective != "all-gather":
+        raise ValueError(
+            f"a grid or a torus has an all-gather only, got {collective}; use a ring or a line"
+        )
     if channels != 1:
         raise ValueError(
             f"--channels must be 1 on a grid or a torus, which takes one for each half and axis; "

@@ -1,11 +1,11 @@
-"""`ringline simulate all-gather`: the time of a collective, packet by packet."""
+"""`ringline simulate all-gather` and its like: the time of a collective, packet by packet."""
 
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ringline import trace
 from ringline.cli._bench import _bytes
-from ringline.cli._collective_flags import Layout, all_gather_for, axes_of
+from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
 from ringline.schedule import CollectiveSchedule, Program
 from ringline.simulate import (
     CollectiveRun,
@@ -29,8 +29,8 @@ File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True, slots=True)
-class SimulateAllGather:
-    """Time an all-gather packet by packet, over slots and credits, and draw its last run."""
+class _SimulateCollective:
+    collective: ClassVar[Collective]
 
     topology: Layout = "ring"
     """How the devices are linked; grid: lines in both axes, torus: rings in both."""
@@ -68,6 +68,27 @@ class SimulateAllGather:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulateAllGather(_SimulateCollective):
+    """Time an all-gather packet by packet, over slots and credits, and draw its largest run."""
+
+    collective: ClassVar[Collective] = "all-gather"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateReduceScatter(_SimulateCollective):
+    """Time a reduce-scatter packet by packet, over slots and credits, and draw its largest run."""
+
+    collective: ClassVar[Collective] = "reduce-scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateAllReduce(_SimulateCollective):
+    """Time an all-reduce packet by packet, over slots and credits, and draw its largest run."""
+
+    collective: ClassVar[Collective] = "all-reduce"
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     """One size; rates are payload, decimal."""
 
@@ -81,7 +102,7 @@ class _Row:
     extrapolated: bool
 
 
-def run(flags: SimulateAllGather) -> int:
+def run(flags: _SimulateCollective) -> int:
     """Simulate, print and write what the flags ask for; gives the exit status."""
     begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
     if not 0 < begin <= end or flags.factor < 2:
@@ -93,7 +114,7 @@ def run(flags: SimulateAllGather) -> int:
     if flags.packet is not None:
         hardware = hardware.with_packet(flags.packet)
     axes = axes_of(flags.topology, flags.devices, flags.rows)
-    schedule = all_gather_for(axes, flags.directions, flags.channels)
+    schedule = schedule_of(flags.collective, axes, flags.directions, flags.channels)
     rows, last = [], None
     size = begin
     while size <= end:
@@ -108,7 +129,7 @@ def run(flags: SimulateAllGather) -> int:
         rows.append(_row(schedule, axes, size, hardware, flags, last))
         size *= flags.factor
     assert last is not None
-    title = f"all-gather of {last.gathered_bytes:,} B, {flags.topology} of {flags.devices}"
+    title = f"{flags.collective} of {last.gathered_bytes:,} B, {flags.topology} of {flags.devices}"
     text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
     files: list[tuple[Path | None, Callable[[Path], object]]] = [
         (flags.trace, lambda path: trace.chrome([last.timeline], path)),
@@ -131,7 +152,7 @@ def _row(
     axes: tuple[Ring | Line, ...],
     size: int,
     hardware: Mover,
-    flags: SimulateAllGather,
+    flags: _SimulateCollective,
     last: CollectiveRun,
 ) -> _Row:
     extrapolated = size > _LARGEST_RUN_BYTES
@@ -144,8 +165,11 @@ def _row(
             injection=flags.injection,
             forwarding=flags.forwarding,
         )
-    bound_s = collective_bound_s(axes, size, mover=hardware, directions=flags.directions)
-    share = (flags.devices - 1) / flags.devices
+    passes = 2 if flags.collective == "all-reduce" else 1
+    bound_s = collective_bound_s(
+        axes, size, mover=hardware, directions=flags.directions, passes=passes
+    )
+    share = passes * (flags.devices - 1) / flags.devices
     busiest_bytes = max(last.link_bytes.values(), default=0) * size / last.gathered_bytes
     linkbw = busiest_bytes / time_s if time_s else 0.0
     algbw = size / time_s if time_s else 0.0
@@ -164,7 +188,7 @@ def _row(
 def _print(
     console: Console,
     hardware: Mover,
-    flags: SimulateAllGather,
+    flags: _SimulateCollective,
     rows: list[_Row],
     last: CollectiveRun,
 ) -> None:
@@ -195,7 +219,7 @@ def _print(
             f"{row.linkbw_share:.1%}",
         )
     console.print(
-        f"all-gather on a {flags.topology} of {flags.devices}, {flags.directions} "
+        f"{flags.collective} on a {flags.topology} of {flags.devices}, {flags.directions} "
         f"direction(s), {flags.channels} channel(s); {hardware.name}, packets of "
         f"{hardware.packet_bytes} B, {hardware.sender_slots} sender and "
         f"{hardware.receiver_slots} receiver slots, {flags.injection}, {flags.forwarding}"

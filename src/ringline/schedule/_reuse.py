@@ -30,6 +30,7 @@ class Event(NamedTuple):
     what: str
     value: Value | None = None
     queue: Queue | None = None
+    reads: tuple[Value, ...] = ()
 
     def __str__(self) -> str:
         match self.what:
@@ -130,8 +131,16 @@ class _Order:
 
     def send_of(self, hop: Hop, call: int) -> tuple[int, int]:
         """Device and place of the send that puts `hop`'s value in during `call`."""
-        event = Event(call, "send", hop.value, hop.queue)
+        event = Event(call, "send", hop.value, hop.queue, (hop.value,))
         return hop.queue.source, self.at[hop.queue.source, event]
+
+    def reads(self, device: int, value: Value) -> Iterator[Event]:
+        """What `device` does in call 0 with a value that it was sent."""
+        if value in self.hops.program.final[device]:
+            yield Event(0, "use")
+        for event in self.rows[device]:
+            if event.call == 0 and value in event.reads:
+                yield event
 
     def known(self, send: tuple[int, int], device: int) -> int:
         """How many events of `device` are certain to come before `send`."""
@@ -193,17 +202,19 @@ def _thread(hops: Hops, device: int, calls: int) -> list[Event]:
     events = []
     for call in range(calls):
         events += [Event(call, "enter"), Event(call, "start")]
-        for number, instruction in enumerate(hops.program.rows[device]):
+        for instruction in hops.program.rows[device]:
             match instruction:
                 case Send():
                     queue = Queue(device, instruction.peer, instruction.channel)
                     if not hops.by_queue[queue][instruction.value].forwarded:
-                        events.append(Event(call, "send", instruction.value, queue))
+                        value = instruction.value
+                        events.append(Event(call, "send", value, queue, (value,)))
                 case Receive():
                     queue = Queue(instruction.peer, device, instruction.channel)
                     events.append(Event(call, "receive", instruction.value, queue))
                 case Compute():
-                    events.append(Event(call, f"compute {number}"))
+                    made = instruction.writes[0] if instruction.writes else None
+                    events.append(Event(call, "compute", made, None, instruction.reads))
         events.append(Event(call, "use"))
     return events
 
@@ -224,9 +235,7 @@ def _overwrites(order: _Order, buffers: int) -> Iterator[Race]:
             race = order.race("skewed start", hop, put_in, 0, device, Event(0, "enter"))
             if race:
                 yield race
-        reads = [Event(0, "use")]
-        reads += [e for e in order.rows[device] if e[:3] == (0, "send", hop.value)]
-        for read in reads:
+        for read in order.reads(device, hop.value):
             race = order.race("buffer reuse", hop, put_in, buffers, device, read)
             if race:
                 yield race

@@ -170,6 +170,7 @@ def collective_bound_s(
     *,
     mover: Mover,
     directions: int = 2,
+    passes: int = 1,
 ) -> float:
     r"""The roofline of an all-gather or reduce-scatter: no schedule is faster.
 
@@ -184,6 +185,7 @@ def collective_bound_s(
         gathered_bytes: T.
         mover: the hardware.
         directions: of a ring, 1 or 2.
+        passes: 2 for an all-reduce, which is a reduce-scatter and an all-gather.
 
     Example:
         >>> from ringline.topology import mover
@@ -197,7 +199,7 @@ def collective_bound_s(
     one_way = [isinstance(axis, Ring) and directions == 1 for axis in axes]
     hops = sum(a.devices - 1 if one else a.diameter for a, one in zip(axes, one_way))
     busiest_bytes = (devices - 1) * gathered_bytes / devices / links
-    return max(busiest_bytes / mover.bytes_per_s, hops * mover.hop_latency_s)
+    return passes * max(busiest_bytes / mover.bytes_per_s, hops * mover.hop_latency_s)
 
 
 def _links_in(axis: Ring | Line, directions: int) -> int:
