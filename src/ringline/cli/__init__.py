@@ -25,9 +25,14 @@ COMMANDS = {
     "train": _Command("_train", "Train", "train a language model through a pipeline of stages"),
     "schedule": _Command("_schedule", "Schedule", "draw and check a pipeline schedule"),
     "simulate": _Command("_simulate", "Simulate", "time a training step, and draw it"),
+    "simulate all-gather": _Command(
+        "_simulate_collective", "SimulateAllGather", "time an all-gather packet by packet"
+    ),
+    "check": _Command("_check", "Check", "decide whether a collective can hang or race"),
     "plan": _Command("_plan", "PlanFlags", "find the best layouts for a model on a cluster"),
     "hardware": _Command("_hardware", "HardwareFlags", "show chips and clusters, with sources"),
     "validate": _Command("_validate", "ValidateFlags", "compare predictions with published runs"),
+    "compile": _Command("_compile", "CompileFlags", "compile for TPU slices, and report"),
     "bench all-gather": _Command("_bench", "AllGather", "measure the ring and line all-gather"),
 }
 

@@ -76,8 +76,7 @@ class Engine:
 
         def tick(carry: dict[str, Any], row: Row):
             row = row_of(row, self.stage)
-            if self.has_backward:
-                arrived = self._send(carry["dx"], "cotangent")
+            arrived = self._send(carry["dx"], "cotangent") if self.has_backward else {}
             carry = self._forward(carry, row, x, targets, loss_params)
             if self.has_backward:
                 # The cotangents have arrived before the next transfer begins. Without this, a

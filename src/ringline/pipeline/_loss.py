@@ -193,15 +193,15 @@ def _scheduled_loss(
 
     def forward(places, loss_params, x):
         wants_dx = any(leaf.perturbed for leaf in jax.tree.leaves(x))
-        values = jax.tree.map(lambda leaf: leaf.value, (places, loss_params, x))
-        result = _run(setup, setup.schedule, wants_dx, *values, targets)
+        places, loss_params, x = jax.tree.map(lambda leaf: leaf.value, (places, loss_params, x))
+        result = _run(setup, setup.schedule, wants_dx, places, loss_params, x, targets)
         gradients = flat(result["weights"]), result["loss_params"], result["x"]
         return result["loss"] / result["weight"], (gradients, result["weight"])
 
     def backward(kept, g):
         gradients, weight = kept
         if isinstance(g, SymbolicZero):
-            g = jnp.zeros(g.shape, g.dtype)
+            g = jnp.zeros(())
         out = []
         for leaves, example in zip(gradients, like):
             parts = Leaves.of(example)

@@ -154,4 +154,5 @@ def _take(items: list[Any], *counts: int) -> list[list[Any]]:
 
 
 def _shapes(kept: tuple[Var, ...]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in kept)
+    avals: list[Any] = [v.aval for v in kept]
+    return tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
