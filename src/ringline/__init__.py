@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ringline import schedules as schedules
     from ringline import trace as trace
     from ringline.collectives import all_gather as all_gather
+    from ringline.collectives import all_reduce as all_reduce
+    from ringline.collectives import reduce_scatter as reduce_scatter
     from ringline.pipeline import StackedLayers as StackedLayers
+    from ringline.pipeline import layer_keys as layer_keys
     from ringline.pipeline import pipeline as pipeline
     from ringline.pipeline import pipeline_loss as pipeline_loss
     from ringline.pipeline import stack_layers as stack_layers
@@ -30,7 +33,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "all_gather": "ringline.collectives",
+    "all_reduce": "ringline.collectives",
+    "reduce_scatter": "ringline.collectives",
     "pipeline": "ringline.pipeline",
+    "layer_keys": "ringline.pipeline",
     "pipeline_loss": "ringline.pipeline",
     "stack_layers": "ringline.pipeline",
     "unstack_layers": "ringline.pipeline",

@@ -1,6 +1,7 @@
 """Pipelines of layers over the stages of a mesh, run by schedule."""
 
 from ringline.pipeline._forward import pipeline as pipeline
+from ringline.pipeline._keys import layer_keys as layer_keys
 from ringline.pipeline._layers import StackedLayers as StackedLayers
 from ringline.pipeline._layers import stack_layers as stack_layers
 from ringline.pipeline._layers import unstack_layers as unstack_layers

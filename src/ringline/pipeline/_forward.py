@@ -1,5 +1,6 @@
 """`pipeline`: run a stack of layers through the stages, differentiable by ordinary autodiff."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from ringline.pipeline._inputs import (
     one_microbatch,
     split_batch,
 )
+from ringline.pipeline._keys import with_keys
 from ringline.pipeline._layers import (
     Placement,
     StackedLayers,
@@ -42,7 +44,7 @@ PyTree = Any
 
 
 def pipeline(
-    layer: Layer,
+    layer: Callable[..., PyTree],
     params: PyTree | StackedLayers,
     x: PyTree,
     *,
@@ -51,6 +53,7 @@ def pipeline(
     axis: str = "stage",
     overlap: bool = False,
     remat: Remat = True,
+    rng: jax.Array | None = None,
 ) -> PyTree:
     r"""Apply a stack of layers, its stages on different devices, to a batch in microbatches.
 
@@ -75,6 +78,9 @@ def pipeline(
             ring. Worth it where the links between stages are slow.
         remat: True recomputes a layer's inside in the backward and keeps only its input; False
             keeps everything; a `jax.checkpoint_policies` policy keeps what it says.
+        rng: a key of `jax.random.key`; the layer is then `(layer_params, x, keys) -> x` with a
+            key for each row of x, the same in every layout and when run again; `layer_keys`
+            gives the plain loop's.
 
     Returns:
         The activations after the last layer, every leaf `[batch, ...]`, on every stage.
@@ -100,6 +106,8 @@ def pipeline(
         Huang et al., GPipe, arXiv 1811.06965; Lamy-Poirier, Breadth-First Pipeline Parallelism,
         arXiv 2211.05953; Xu et al., GSPMD, arXiv 2105.04663, section 3.3 (the shifting loop).
     """
+    if rng is not None:
+        layer, params, x = with_keys(layer, params, x, rng, schedule)
     check_mesh(mesh, axis, schedule)
     batch_size(x, schedule.microbatches)
     schedule.forward().validate()
@@ -108,7 +116,8 @@ def pipeline(
     run = partial(
         _run, rematerialised(layer, remat), schedule, placed, automatic(mesh), axis, overlap
     )
-    return call_automatic(run, x, params, x)
+    y = call_automatic(run, x, params, x)
+    return y if rng is None else y[0]
 
 
 def _run(

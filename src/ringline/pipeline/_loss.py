@@ -24,6 +24,7 @@ from ringline.pipeline._inputs import (
     one_microbatch,
     split_batch,
 )
+from ringline.pipeline._keys import with_keys
 from ringline.pipeline._layers import (
     Placement,
     StackedLayers,
@@ -43,7 +44,7 @@ Loss = Callable[[PyTree, PyTree, PyTree], Any]
 
 
 def pipeline_loss(
-    layer: Layer,
+    layer: Callable[..., PyTree],
     loss: Loss,
     params: PyTree | StackedLayers,
     loss_params: PyTree,
@@ -57,6 +58,7 @@ def pipeline_loss(
     specs: PyTree | None = None,
     gather: Gather = "step",
     remat: Remat = True,
+    rng: jax.Array | None = None,
 ) -> jax.Array:
     r"""The mean loss of a stack of layers over a batch, forward and backward by one schedule.
 
@@ -95,6 +97,9 @@ def pipeline_loss(
         remat: True keeps a chunk's input and runs its forward again in the backward; False keeps
             every intermediate value, weights excluded; a `jax.checkpoint_policies` policy keeps
             each layer's input and what it says.
+        rng: a key of `jax.random.key`; the layer is then `(layer_params, x, keys) -> x` with a
+            key for each row of x, the same in every layout and when run again; `layer_keys`
+            gives the plain loop's.
 
     Returns:
         The scalar L.
@@ -122,6 +127,10 @@ def pipeline_loss(
         Narayanan et al., arXiv 2104.04473 (1F1B, interleaved); Qi et al., Zero Bubble Pipeline
         Parallelism, arXiv 2401.10241 (splitting B in I and W).
     """
+    if rng is not None:
+        layer, params, x = with_keys(layer, params, x, rng, schedule)
+        loss = _of_first(loss)
+        specs = specs if specs is None else (specs, PartitionSpec())
     check_mesh(mesh, axis, schedule)
     batch = batch_size(x, schedule.microbatches)
     check_targets(targets, batch)
@@ -153,6 +162,11 @@ def pipeline_loss(
     return call_automatic(
         partial(_scheduled_loss, setup), jnp.zeros(()), params, loss_params, x, targets
     )
+
+
+def _of_first(loss: Loss) -> Loss:
+    """The loss of an activation that has row numbers beside it."""
+    return lambda params, carried, targets: loss(params, carried[0], targets)
 
 
 @dataclass(frozen=True)
