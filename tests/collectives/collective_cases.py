@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -45,6 +46,11 @@ def on_devices(function: Callable, devices: int, *, check_vma: bool = True) -> C
 
 def gather(x: Any, **form: Any) -> Any:
     return ringline.all_gather(x, "x", **form)
+
+
+def varied(x: Any) -> Any:
+    """`x` as a value of its own on each device, which `on_devices` can stack."""
+    return jax.tree.map(lambda leaf: lax.pcast(leaf, "x", to="varying"), x)
 
 
 def random_bits(shape: Sequence[int], dtype: str, seed: int = 0) -> np.ndarray:

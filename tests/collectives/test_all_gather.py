@@ -148,7 +148,7 @@ def test_the_permute_backend_sends_what_the_schedule_says(monkeypatch):
     )
     schedule = ringline.CollectiveSchedule.from_text(text)
     schedule.validate()
-    monkeypatch.setattr("ringline.collectives._all_gather._schedule", lambda *_: schedule)
+    monkeypatch.setattr("ringline.collectives._all_gather.schedule_for", lambda *_: schedule)
     x = random_bits((3, 2, 2), "float32")
     function = on_devices(partial(gather, implementation="permute"), 3)
     assert_same_bits(function(x), on_every_device(np.concatenate(x, 0), 3))

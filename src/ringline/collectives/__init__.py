@@ -1,3 +1,5 @@
 """Collectives that move data between neighbours only, in the order of a `CollectiveSchedule`."""
 
 from ringline.collectives._all_gather import all_gather as all_gather
+from ringline.collectives._all_reduce import all_reduce as all_reduce
+from ringline.collectives._reduce_scatter import reduce_scatter as reduce_scatter

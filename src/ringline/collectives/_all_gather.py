@@ -1,22 +1,26 @@
 """`all_gather`: the public function; it checks, chooses the backend and binds the primitive."""
 
-from functools import lru_cache
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ringline.collectives._arguments import (
+    Implementation,
+    axis_devices,
+    canonical_dim,
+    check_channels,
+    check_implementation,
+    cut_dim,
+    schedule_for,
+    varying,
+)
 from ringline.collectives._permute import AxisName, choose_assembly, platform
 from ringline.collectives._primitive import bind_all_gather
-from ringline.schedule import CollectiveSchedule
 from ringline.schedule import all_gather as all_gather_schedule
 from ringline.topology import TopologyName
-from ringline.topology import topology as make_topology
-
-Implementation = Literal["xla", "permute"]
-IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
 def all_gather(
@@ -38,8 +42,8 @@ def all_gather(
     $k$ directions, and $(n-1) S$ on a line.
 
     A drop-in for `jax.lax.all_gather` (note that `tiled` is True here): any dtype, moved bit by
-    bit; works under jit, grad, jvp, vmap, scan and remat; the transpose adds up cotangents over
-    the same links, backwards. The order of the sends is
+    bit; works under jit, grad, jvp, vmap, scan and remat; the transpose is
+    `ringline.reduce_scatter` over the same links, backwards. The order of the sends is
     `ringline.schedule.all_gather(topology, directions=..., channels=...)`.
 
     Args:
@@ -85,30 +89,29 @@ def all_gather(
         Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
         and experience" (2007): the bucket algorithms.
     """
-    devices = _axis_devices(axis_name)
-    schedule = _schedule(topology, devices, directions, channels)
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(
-            f"implementation must be None or one of {IMPLEMENTATIONS}, got {implementation!r}"
-        )
+    devices = axis_devices(axis_name, "all_gather")
+    schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
+    check_implementation(implementation)
 
     def gather(leaf: Any) -> Array:
         shard = jnp.asarray(leaf)
-        dim = _canonical_axis(axis, shard.ndim + (not tiled))
+        dim = canonical_dim(
+            axis,
+            shard.ndim + (not tiled),
+            name="axis",
+            scalar="a scalar has no dim to join along; use tiled=False to make one",
+            whose="a result",
+        )
         rows = shard.shape[dim] if tiled else max(shard.shape, default=1)
-        if channels > max(rows, 1):
-            raise ValueError(
-                f"channels must be at most the {rows} rows of a shard of shape {shard.shape} "
-                f"gathered at dim {dim}, got {channels}; use fewer channels"
-            )
+        check_channels(channels, rows, shard.shape, f"gathered at dim {dim}")
         chosen = implementation or _choose(shard, dim)
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
         return bind_all_gather(
-            _varying(shard, axis_name),
+            varying(shard, axis_name),
             axis_name=axis_name,
             axis=dim,
-            cut=_cut_dim(shard.shape, dim, schedule.pieces),
+            cut=cut_dim(shard.shape, dim, schedule.pieces),
             schedule=schedule,
             implementation=chosen,
             assembly=choose_assembly(devices, shard.size * shard.dtype.itemsize),
@@ -126,63 +129,3 @@ def _choose(shard: Array, axis: int) -> Implementation:
     contiguous = prod(shard.shape[:axis]) == 1
     large = shard.size * shard.dtype.itemsize >= _PERMUTE_MIN_BYTES
     return "permute" if platform() == "cpu" and large and not contiguous else "xla"
-
-
-@lru_cache(maxsize=256)
-def _schedule(
-    topology: TopologyName, devices: int, directions: int, channels: int
-) -> CollectiveSchedule:
-    where = make_topology(topology, devices)
-    return all_gather_schedule(where, directions=directions, channels=channels)
-
-
-def _axis_devices(axis_name: AxisName) -> int:
-    """How many devices the axis has here; it must be a manual axis of a `jax.shard_map`.
-
-    An axis that `jax.vmap(axis_name=...)` makes is no mesh axis and counts as outside.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-    if not mesh.manual_axes:
-        raise ValueError(
-            f"all_gather over axis {axis_name!r} was called outside jax.shard_map; wrap the "
-            "caller in jax.shard_map over a mesh with that axis"
-        )
-    for name in names:
-        if name not in mesh.axis_names:
-            raise ValueError(
-                f"unknown axis name {name!r}, expected one of the mesh axes {mesh.manual_axes}; "
-                "change axis_name or the mesh"
-            )
-        if name not in mesh.manual_axes:
-            raise ValueError(
-                f"mesh axis {name!r} is automatic here, expected one of the manual axes "
-                f"{mesh.manual_axes}; add it to jax.shard_map's axis_names"
-            )
-    return lax.axis_size(axis_name)
-
-
-def _canonical_axis(axis: int, ndim: int) -> int:
-    if ndim == 0:
-        raise ValueError("a scalar has no dim to join along; use tiled=False to make one")
-    if not -ndim <= axis < ndim:
-        raise ValueError(
-            f"axis must be in [{-ndim}, {ndim - 1}] for a result of rank {ndim}, got {axis}; "
-            "change axis"
-        )
-    return axis % ndim
-
-
-def _cut_dim(shape: tuple[int, ...], axis: int, pieces: int) -> int:
-    """The dim to cut pieces along: the gathered one (one concatenation), the longest if short."""
-    if shape[axis] >= pieces:
-        return axis
-    return max(range(len(shape)), key=lambda dim: shape[dim])
-
-
-def _varying(x: Array, axis_name: AxisName) -> Array:
-    """`x` marked as differing from device to device, as `jax.shard_map` checks it."""
-    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-    varying = jax.typeof(x).manual_axis_type.varying
-    missing = tuple(name for name in names if name not in varying)
-    return lax.pcast(x, missing, to="varying") if missing else x

@@ -14,18 +14,12 @@ from jax import Array, lax
 _CARRIERS = {1: jnp.uint8, 2: jnp.uint16}
 
 
-def carried_as(
-    dtype: Any, *, as_bits: bool
-) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """Functions to what arrays of `dtype` are moved as, and back.
+def carried_as(dtype: Any) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+    """Functions to what arrays of `dtype` are moved as, and back: small floats as integers.
 
-    With `as_bits` small floats are moved as unsigned integers, which cuts derivatives off.
+    That cuts derivatives off, so it belongs inside a primitive.
     """
-    if (
-        not as_bits
-        or not jnp.issubdtype(dtype, jnp.floating)
-        or jnp.finfo(dtype).bits not in (8, 16)
-    ):
+    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
         return _same, _same
     carrier = _CARRIERS[jnp.dtype(dtype).itemsize]
     return (

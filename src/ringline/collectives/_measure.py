@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ringline.collectives._all_gather import Implementation, all_gather
+from ringline.collectives._all_gather import all_gather
+from ringline.collectives._arguments import Implementation
 from ringline.collectives._shapes import Case
 from ringline.collectives._timing import AXIS, Bench, Subject, time_interleaved
 from ringline.schedule import all_gather as all_gather_schedule

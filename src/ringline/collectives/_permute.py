@@ -55,7 +55,6 @@ def permute_all_gather(
     cut: int,
     schedule: CollectiveSchedule,
     assembly: Assembly,
-    as_bits: bool,
 ) -> Array:
     """Gather the stripes `x` of all devices along dim `axis`, in the order of `schedule`.
 
@@ -66,12 +65,11 @@ def permute_all_gather(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
         assembly: how the arrivals are put in place.
-        as_bits: move small floats as unsigned integers, which cannot be differentiated.
     """
     plan = plan_permutes(schedule)
     rows = x.shape[cut]
     bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
-    to_bits, from_bits = carried_as(x.dtype, as_bits=as_bits)
+    to_bits, from_bits = carried_as(x.dtype)
     if assembly == "concatenate":
         arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))

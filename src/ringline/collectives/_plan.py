@@ -1,4 +1,4 @@
-"""A schedule as one program for all devices: permutes of whole steps, then where each piece lies.
+"""A gather as one program for all devices: permutes of whole steps, then where each piece lies.
 
 A permute runs on every device at once and moves one array per device. So the sends of one step,
 direction and channel become one permute if all its senders pass on the same *arrival*: their own
@@ -8,7 +8,6 @@ is differs from device to device and is known from the schedule.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
 from ringline.schedule import CollectiveSchedule, ScheduleError, Transfer
@@ -70,7 +69,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan_permutes(schedule: CollectiveSchedule) -> Plan:
-    """Turn the sends of `schedule` into permutes.
+    """Turn the sends of finished stripes in `schedule` into permutes.
 
     Raises:
         ScheduleError: when the senders of one step, direction and channel pass on different
@@ -78,13 +77,15 @@ def plan_permutes(schedule: CollectiveSchedule) -> Plan:
     """
     own = Arrival(tuple(range(schedule.devices)), 0, schedule.pieces)
     arrivals, permutes = [own], []
-    for transfers in schedule.by_step():
-        came_before = tuple(arrivals)
-        by_lane = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
-        for _, lane in groupby(by_lane, key=lambda t: t.lane):
-            permute, arrival = _permute(schedule, tuple(lane), came_before)
-            permutes.append(permute)
-            arrivals.append(arrival)
+    step, came_before = -1, (own,)
+    for lane in schedule.by_lane():
+        if lane[0].kind != "stripe":
+            continue
+        if lane[0].step != step:
+            step, came_before = lane[0].step, tuple(arrivals)
+        permute, arrival = _permute(schedule, lane, came_before)
+        permutes.append(permute)
+        arrivals.append(arrival)
     return Plan(tuple(permutes), tuple(arrivals), schedule.pieces)
 
 
@@ -92,7 +93,6 @@ def _permute(
     schedule: CollectiveSchedule, lane: tuple[Transfer, ...], arrivals: tuple[Arrival, ...]
 ) -> tuple[Permute, Arrival]:
     first, stop = lane[0].first, lane[0].stop
-    same_pieces = all((t.first, t.stop) == (first, stop) for t in lane)
     fitting = [
         index
         for index, arrival in enumerate(arrivals)
@@ -100,15 +100,36 @@ def _permute(
         and stop <= arrival.stop
         and all(arrival.stripes[t.source] == t.stripe for t in lane)
     ]
-    if not (same_pieces and fitting):
-        raise ScheduleError(
-            f"step {lane[0].step}: the senders of direction {lane[0].direction} channel "
-            f"{lane[0].channel} pass on different arrivals, got {[t[4:] for t in lane]}; one "
-            "permute needs the same hop of all of them, put the others in another step or channel",
-            step=lane[0].step,
-        )
+    if not (same_pieces(lane) and fitting):
+        raise not_one_permute(lane)
+    return Permute(pairs_of(schedule, lane), fitting[-1], first, stop), arrival_of(schedule, lane)
+
+
+def pairs_of(
+    schedule: CollectiveSchedule, lane: tuple[Transfer, ...]
+) -> tuple[tuple[int, int], ...]:
+    """(source, target) of each transfer of one lane."""
+    return tuple((t.source, schedule.target(t)) for t in lane)
+
+
+def arrival_of(schedule: CollectiveSchedule, lane: tuple[Transfer, ...]) -> Arrival:
+    """What the permute of one lane brings to each device."""
     stripes: list[int | None] = [None] * schedule.devices
     for transfer in lane:
         stripes[schedule.target(transfer)] = transfer.stripe
-    pairs = tuple((t.source, schedule.target(t)) for t in lane)
-    return Permute(pairs, fitting[-1], first, stop), Arrival(tuple(stripes), first, stop)
+    return Arrival(tuple(stripes), lane[0].first, lane[0].stop)
+
+
+def same_pieces(lane: tuple[Transfer, ...]) -> bool:
+    """Whether all transfers of a lane are of the same pieces, as one permute needs."""
+    return len({(t.first, t.stop) for t in lane}) == 1
+
+
+def not_one_permute(lane: tuple[Transfer, ...]) -> ScheduleError:
+    """The error for a lane that no single permute can serve."""
+    return ScheduleError(
+        f"step {lane[0].step}: the senders of direction {lane[0].direction} channel "
+        f"{lane[0].channel} pass on different arrivals, got {[t[4:] for t in lane]}; one "
+        "permute needs the same hop of all of them, put the others in another step or channel",
+        step=lane[0].step,
+    )

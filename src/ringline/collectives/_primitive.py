@@ -1,21 +1,25 @@
-"""The JAX primitive behind `all_gather`: one linear operation, whatever the backend.
+"""The JAX primitives behind the collectives: linear operations, whatever the backend.
 
-Being a primitive it can move raw bits and still have a gradient. Its transpose adds up, for each
-stripe, the cotangents of all devices: the same sends backwards.
+Being primitives they can move raw bits and still have a gradient. All-gather and reduce-scatter are
+each other's transpose on the same schedule run backwards, all-reduce is its own.
 """
 
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
-import jax
 from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ringline.collectives._arguments import axis_names, cut_dim, varying_axes
 from ringline.collectives._bits import carried_as
 from ringline.collectives._permute import Assembly, AxisName, permute_all_gather
+from ringline.collectives._permute_sum import permute_reduce_scatter
 from ringline.schedule import CollectiveSchedule
 
 all_gather_p = Primitive("ringline_all_gather")
+reduce_scatter_p = Primitive("ringline_reduce_scatter")
+all_reduce_p = Primitive("ringline_all_reduce")
 
 
 def bind_all_gather(
@@ -40,38 +44,160 @@ def bind_all_gather(
     )
 
 
-def _abstract_eval(x, *, axis: int, schedule: CollectiveSchedule, **_):
+def bind_reduce_scatter(
+    x: Array,
+    *,
+    axis_name: AxisName,
+    axis: int,
+    cut: int,
+    schedule: CollectiveSchedule,
+    implementation: str,
+    assembly: Assembly,
+) -> Array:
+    """Sum up the stripes along dim `axis`; `assembly` is the transposed all-gather's."""
+    return reduce_scatter_p.bind(
+        x,
+        axis_name=axis_name,
+        axis=axis,
+        cut=cut,
+        schedule=schedule,
+        implementation=implementation,
+        assembly=assembly,
+    )
+
+
+def bind_all_reduce(
+    x: Array,
+    *,
+    axis_name: AxisName,
+    schedule: CollectiveSchedule,
+    implementation: str,
+    assembly: Assembly,
+) -> Array:
+    """Sum up `x` of all devices; where `jax.shard_map` checks it, the result no longer varies."""
+    return all_reduce_p.bind(
+        x,
+        axis_name=axis_name,
+        schedule=schedule,
+        implementation=implementation,
+        assembly=assembly,
+    )
+
+
+def _gather_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, **_: Any) -> Any:
     shape = list(x.shape)
     shape[axis] *= schedule.devices
     return x.update(shape=tuple(shape))
 
 
-def _gather(x: Array, *, implementation: str, as_bits: bool, assembly: Assembly, **params) -> Array:
+def _scatter_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, **_: Any) -> Any:
+    shape = list(x.shape)
+    shape[axis] //= schedule.devices
+    return x.update(shape=tuple(shape))
+
+
+def _reduce_type(x: Any, *, axis_name: AxisName, **_: Any) -> Any:
+    left = varying_axes(x) - set(axis_names(axis_name))
+    return x.update(manual_axis_type=x.manual_axis_type.update(varying=left))
+
+
+def _gather(x: Array, *, implementation: str, **params: Any) -> Array:
     devices = params["schedule"].devices
     if devices == 1 or x.size == 0:
         return lax.concatenate([x] * devices, params["axis"])
     if implementation == "permute":
-        return permute_all_gather(x, assembly=assembly, as_bits=as_bits, **params)
-    to_bits, from_bits = carried_as(x.dtype, as_bits=as_bits)
+        return permute_all_gather(x, **params)
+    to_bits, from_bits = carried_as(x.dtype)
     axis_name, axis = params["axis_name"], params["axis"]
     return from_bits(lax.all_gather(to_bits(x), axis_name, axis=axis, tiled=True))
 
 
-def _transpose(cotangent, x, **params):
-    # Not as bits: the cotangents are added up on their way back.
-    gather = partial(_gather, as_bits=False, **params)
-    return jax.linear_transpose(gather, x.aval)(cotangent)
+def _scatter(
+    x: Array, *, axis: int, schedule: CollectiveSchedule, implementation: str, **params: Any
+) -> Array:
+    if schedule.devices == 1 or x.size == 0:
+        return lax.slice_in_dim(x, 0, x.shape[axis] // schedule.devices, axis=axis)
+    axis_name = params["axis_name"]
+    if implementation == "permute":
+        return permute_reduce_scatter(
+            x, axis_name=axis_name, axis=axis, cut=params["cut"], schedule=schedule
+        )
+    return lax.psum_scatter(x, axis_name, scatter_dimension=axis, tiled=True)
 
 
-def _batch(operands, dims, *, axis: int, cut: int, **params):
+def _reduce(
+    x: Array,
+    *,
+    axis_name: AxisName,
+    schedule: CollectiveSchedule,
+    implementation: str,
+    assembly: Assembly,
+) -> Array:
+    devices = schedule.devices
+    if devices == 1 or x.size == 0:
+        return x
+    if implementation == "xla":
+        return lax.psum(x, axis_name)
+    # Any dim will do for the stripes; where none divides, they are cut from the elements in order.
+    axis = next((dim for dim, size in enumerate(x.shape) if size % devices == 0), None)
+    whole = x
+    if axis is None:
+        axis, flat = 0, x.reshape(-1)
+        whole = lax.pad(flat, flat.dtype.type(0), [(0, -x.size % devices, 0)])
+    stripe = [*whole.shape]
+    stripe[axis] //= devices
+    cut = cut_dim(tuple(stripe), axis, schedule.pieces)
+    where = {"axis_name": axis_name, "axis": axis, "cut": cut, "schedule": schedule}
+    summed = permute_all_gather(permute_reduce_scatter(whole, **where), assembly=assembly, **where)
+    return summed if whole is x else summed[: x.size].reshape(x.shape)
+
+
+@lru_cache(maxsize=256)
+def _transposed(schedule: CollectiveSchedule) -> CollectiveSchedule:
+    return schedule.transposed()
+
+
+def _transpose_gather(cotangent, x, *, schedule: CollectiveSchedule, **params):
+    return (bind_reduce_scatter(cotangent, schedule=_transposed(schedule), **params),)
+
+
+def _transpose_scatter(cotangent, x, *, schedule: CollectiveSchedule, **params):
+    return (bind_all_gather(cotangent, schedule=_transposed(schedule), **params),)
+
+
+def _transpose_reduce(cotangent, x, *, axis_name: AxisName, **params):
+    if varying_axes(x.aval) >= set(axis_names(axis_name)):
+        return (lax.pcast(cotangent, axis_name, to="varying"),)
+    # Unchecked, jax.lax.psum too takes each device's result for a value of its own.
+    return (bind_all_reduce(cotangent, axis_name=axis_name, **params),)
+
+
+def _batch_stripes(primitive, operands, dims, *, axis: int, cut: int, **params):
     (x,), (dim,) = operands, dims
-    out = all_gather_p.bind(x, axis=axis + (dim <= axis), cut=cut + (dim <= cut), **params)
+    out = primitive.bind(x, axis=axis + (dim <= axis), cut=cut + (dim <= cut), **params)
     return out, dim
 
 
-all_gather_p.def_abstract_eval(_abstract_eval)
-ad.deflinear2(all_gather_p, _transpose)
-batching.primitive_batchers[all_gather_p] = _batch
-mlir.register_lowering(
-    all_gather_p, mlir.lower_fun(partial(_gather, as_bits=True), multiple_results=False)
+def _batch_reduce(operands, dims, **params):
+    (x,), (dim,) = operands, dims
+    return all_reduce_p.bind(x, **params), dim
+
+
+def _register(primitive, implement, abstract_eval, transpose, batch) -> None:
+    primitive.def_abstract_eval(abstract_eval)
+    ad.deflinear2(primitive, transpose)
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(implement, multiple_results=False))
+
+
+_register(
+    all_gather_p, _gather, _gather_shape, _transpose_gather, partial(_batch_stripes, all_gather_p)
 )
+_register(
+    reduce_scatter_p,
+    _scatter,
+    _scatter_shape,
+    _transpose_scatter,
+    partial(_batch_stripes, reduce_scatter_p),
+)
+_register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce)

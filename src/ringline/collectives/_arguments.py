@@ -1,0 +1,121 @@
+"""What the collectives' public functions share: their options, and the checks of them."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ringline.collectives._permute import AxisName
+from ringline.schedule import CollectiveSchedule
+from ringline.topology import TopologyName
+from ringline.topology import topology as make_topology
+
+Implementation = Literal["xla", "permute"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+
+@lru_cache(maxsize=256)
+def schedule_for(
+    make: Callable[..., CollectiveSchedule],
+    topology: TopologyName,
+    devices: int,
+    directions: int,
+    channels: int,
+) -> CollectiveSchedule:
+    """`make`'s schedule for the options of a call."""
+    where = make_topology(topology, devices)
+    return make(where, directions=directions, channels=channels)
+
+
+def check_implementation(implementation: str | None) -> None:
+    """Refuse a backend that does not exist."""
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"implementation must be None or one of {IMPLEMENTATIONS}, got {implementation!r}"
+        )
+
+
+def check_channels(channels: int, rows: int, shape: tuple[int, ...], what: str) -> None:
+    """Refuse more channels than there are rows to share out."""
+    if channels > max(rows, 1):
+        raise ValueError(
+            f"channels must be at most the {rows} rows of a shard of shape {shape} "
+            f"{what}, got {channels}; use fewer channels"
+        )
+
+
+def axis_devices(axis_name: AxisName, caller: str) -> int:
+    """How many devices the axis has here; it must be a manual axis of a `jax.shard_map`.
+
+    An axis that `jax.vmap(axis_name=...)` makes is no mesh axis and counts as outside.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.manual_axes:
+        raise ValueError(
+            f"{caller} over axis {axis_name!r} was called outside jax.shard_map; wrap the "
+            "caller in jax.shard_map over a mesh with that axis"
+        )
+    for name in axis_names(axis_name):
+        if name not in mesh.axis_names:
+            raise ValueError(
+                f"unknown axis name {name!r}, expected one of the mesh axes {mesh.manual_axes}; "
+                "change axis_name or the mesh"
+            )
+        if name not in mesh.manual_axes:
+            raise ValueError(
+                f"mesh axis {name!r} is automatic here, expected one of the manual axes "
+                f"{mesh.manual_axes}; add it to jax.shard_map's axis_names"
+            )
+    return lax.axis_size(axis_name)
+
+
+def axis_names(axis_name: AxisName) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    return axis_name if isinstance(axis_name, tuple) else (axis_name,)
+
+
+def canonical_dim(dim: int, ndim: int, *, name: str, scalar: str, whose: str) -> int:
+    """`dim` counted from the front.
+
+    Args:
+        dim: negative counts from the end.
+        ndim: the rank it counts in.
+        name: of the argument, for messages.
+        scalar: what to say when there is no dim at all.
+        whose: what has that rank, for messages.
+    """
+    if ndim == 0:
+        raise ValueError(scalar)
+    if not -ndim <= dim < ndim:
+        raise ValueError(
+            f"{name} must be in [{-ndim}, {ndim - 1}] for {whose} of rank {ndim}, got {dim}; "
+            f"change {name}"
+        )
+    return dim % ndim
+
+
+def number(leaf: Any) -> Array:
+    """`leaf` as an array that can be summed: booleans are counted, as in `jax.lax.psum`."""
+    array = jnp.asarray(leaf)
+    return array.astype(jnp.int32) if array.dtype == jnp.bool_ else array
+
+
+def cut_dim(shape: tuple[int, ...], axis: int, pieces: int) -> int:
+    """The dim to cut pieces along: the stripes' one (one concatenation), the longest if short."""
+    if shape[axis] >= pieces:
+        return axis
+    return max(range(len(shape)), key=lambda dim: shape[dim])
+
+
+def varying(x: Array, axis_name: AxisName) -> Array:
+    """`x` marked as differing from device to device, as `jax.shard_map` checks it."""
+    missing = tuple(n for n in axis_names(axis_name) if n not in varying_axes(jax.typeof(x)))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def varying_axes(aval: Any) -> frozenset[str]:
+    """The mesh axes over which a value may differ; none where `jax.shard_map` does not check."""
+    return aval.manual_axis_type.varying

@@ -1,0 +1,102 @@
+"""The `permute` backend of reductions: partial sums travel as `jax.lax.ppermute` payloads."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ringline.collectives._bits import carried_as
+from ringline.collectives._permute import AxisName
+from ringline.collectives._sum_plan import Sum, SumPlan, plan_sums
+from ringline.schedule import CollectiveSchedule
+
+Block = Callable[[Array, int, int], Array]
+"""(stripe number, first row, last row + 1) to this device's own term of these rows."""
+
+
+def permute_reduce_scatter(
+    x: Array, *, axis_name: AxisName, axis: int, cut: int, schedule: CollectiveSchedule
+) -> Array:
+    """Sum the devices' `x` and keep this device's stripe, in the order of `schedule`.
+
+    Args:
+        x: this device's term of all stripes, one after the other along dim `axis`.
+        axis_name: the mesh axis whose devices are the schedule's.
+        axis: the dim that the stripes lie along.
+        cut: the dim along which a stripe is cut into the schedule's pieces.
+        schedule: the sends.
+    """
+    width = x.shape[axis] // schedule.devices
+    rows = width if cut == axis else x.shape[cut]
+
+    def block(stripe: Array, start: int, stop: int) -> Array:
+        starts: list = [0] * x.ndim
+        sizes = list(x.shape)
+        sizes[axis] = width
+        starts[axis] = stripe * width
+        starts[cut] = starts[cut] + start
+        sizes[cut] = stop - start
+        return lax.dynamic_slice(x, starts, sizes)
+
+    return sum_blocks(block, rows, cut, axis_name, schedule)
+
+
+def sum_blocks(
+    block: Block, rows: int, cut: int, axis_name: AxisName, schedule: CollectiveSchedule
+) -> Array:
+    """The sum of all devices' blocks of this device's stripe; each is asked for when it is needed.
+
+    Args:
+        block: makes this device's own term of some rows of a stripe.
+        rows: length of a stripe along dim `cut`.
+        cut: the dim along which a stripe is cut into the schedule's pieces.
+        axis_name: the mesh axis whose devices are the schedule's.
+        schedule: the sends.
+    """
+    plan = plan_sums(schedule)
+    bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
+    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name))
+    arrivals: list[Array] = []
+    for pairs, payload in zip(plan.pairs, plan.sums):
+        total = sums.total(payload, arrivals)
+        if total.size:
+            to_bits, from_bits = carried_as(total.dtype)
+            total = from_bits(lax.ppermute(to_bits(total), axis_name, pairs))
+        arrivals.append(total)
+    return sums.total(plan.result, arrivals)
+
+
+class _Sums(NamedTuple):
+    block: Block
+    plan: SumPlan
+    bounds: Sequence[int]
+    cut: int
+    here: Array
+
+    def total(self, wanted: Sum, arrivals: Sequence[Array]) -> Array:
+        stripe = jnp.array(wanted.stripes, jnp.int32)[self.here]
+        parts = []
+        for run in wanted.runs:
+            start, stop = self.bounds[run.first], self.bounds[run.stop]
+            part = self.block(stripe, start, stop)
+            for addend in run.addends:
+                base = self.bounds[self.plan.arrivals[addend.arrival].first]
+                came = lax.slice_in_dim(
+                    arrivals[addend.arrival], start - base, stop - base, axis=self.cut
+                )
+                added = _rounded(part + came)
+                # Not by adding the zeros that came to the others: -0 + 0 is not -0.
+                if addend.present is not None:
+                    added = jnp.where(jnp.array(addend.present)[self.here], added, part)
+                part = added
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else lax.concatenate(parts, self.cut)
+
+
+def _rounded(x: Array) -> Array:
+    """Keeps the compiler from adding on in float32, so that the order alone decides the bits."""
+    if x.dtype not in (jnp.bfloat16, jnp.float16):
+        return x
+    info = jnp.finfo(x.dtype)
+    return lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
