@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jax.stages import Wrapped
 
 import ringline
 
@@ -31,7 +32,7 @@ def mesh_of(devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:devices]), ("x",))
 
 
-def on_devices(function: Callable, devices: int, *, check_vma: bool = True) -> Callable:
+def on_devices(function: Callable, devices: int, *, check_vma: bool = True) -> Wrapped:
     """Run `function(shards)` on each device; arguments and results gain a leading device dim."""
 
     def body(shards):
