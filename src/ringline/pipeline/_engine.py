@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ringline.pipeline._buffers import buffers, put, select, take
+from ringline.pipeline._buffers import buffers, put, put_if, select, take
 from ringline.pipeline._leaves import Leaves
 from ringline.pipeline._passes import Passes
 from ringline.pipeline._tables import TickTables
@@ -42,6 +42,7 @@ class Engine:
         keep_inputs: backwards start from the chunk's input, not from a residual.
         axis: the manual stage axis.
         stages: how many stages.
+        microbatches: how many microbatches.
         stage: this stage's index.
         wants_dx: whether the cotangent of the pipeline's input is asked for.
     """
@@ -55,6 +56,7 @@ class Engine:
     keep_inputs: bool
     axis: str
     stages: int
+    microbatches: int
     stage: Any
     wants_dx: bool
 
@@ -62,8 +64,9 @@ class Engine:
         """Run the whole schedule on this stage.
 
         Args:
-            x: the pipeline's input, leaves `[microbatches, rows, ...]`.
-            targets: what the loss compares with, leaves `[microbatches, rows, ...]`.
+            x: the pipeline's input, leaves `[rows, microbatches, ...]`: microbatch i has every
+                m-th row of the batch, read where the batch lies.
+            targets: what the loss compares with, leaves `[rows, microbatches, ...]`.
             loss_params: the loss's parameters.
 
         Returns:
@@ -98,7 +101,7 @@ class Engine:
         if self.has_backward:
             result["weights"] = self.weights.finish(carry["state"])
             result["loss_params"] = carry["loss_params"]
-            result["x"] = [leaf[:-1] for leaf in carry["input_cotangent"]]
+            result["x"] = carry["input_cotangent"]
         return result
 
     @property
@@ -108,7 +111,7 @@ class Engine:
 
     def _start(self, x: PyTree, loss_params: PyTree) -> dict[str, Any]:
         """The carry before the first tick. Buffers have one place for what nobody wants."""
-        one = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
+        one = jax.tree.map(jnp.zeros_like, take(x, 0, axis=1))
         smooth = self.x_leaves.split(one)[0]
         slots = self.tables.slots
         scalar = jnp.zeros((), sum_dtype(jnp.float32 if not smooth else smooth[0].dtype))
@@ -121,7 +124,6 @@ class Engine:
         }
         if not self.has_backward:
             return carry
-        places = len(jax.tree.leaves(x)[0]) + 1 if self.wants_dx else 1
         return carry | {
             "cotangent": buffers(smooth, slots["cotangent"] + 1),
             "dx": smooth,
@@ -131,7 +133,9 @@ class Engine:
                 jnp.zeros(leaf.shape, sum_dtype(leaf.dtype))
                 for leaf in Leaves.of(loss_params).split(loss_params)[0]
             ],
-            "input_cotangent": buffers(smooth, places),
+            "input_cotangent": (
+                jax.tree.map(jnp.zeros_like, self.x_leaves.split(x)[0]) if self.wants_dx else []
+            ),
         }
 
     def _send(self, value: PyTree, kind: str) -> dict[int, PyTree]:
@@ -144,7 +148,7 @@ class Engine:
         """A chunk's input: from its slot, or the pipeline's own for the first chunk."""
         slot, inbox = row[f"{phase}.reads.activation"], carry["activation"]
         from_slot = slot < self.tables.slots.get("activation", 0)
-        return select(from_slot, inbox, slot, x, row[f"{phase}.microbatch"])
+        return select(from_slot, inbox, slot, take(x, row[f"{phase}.microbatch"], axis=1))
 
     def _reads(self, carry: dict[str, Any], row: Row, phase: str, x: PyTree) -> tuple[list, list]:
         """For a backward phase: the weights' leaves without gradient, and what was kept."""
@@ -174,11 +178,10 @@ class Engine:
             y = self.x_leaves.join(y, rest)
 
             def ends():
-                target = take(targets, row["F.microbatch"])
+                target = take(targets, row["F.microbatch"], axis=1)
                 return self._loss(loss_params, y, target, summed)
 
-            microbatches = len(jax.tree.leaves(x)[0])
-            at_end = row["F.output"] < microbatches
+            at_end = row["F.output"] < self.microbatches
             seed, after = lax.cond(at_end, ends, lambda: (blank[0], summed))
             return y, residual, seed, after
 
@@ -247,7 +250,9 @@ class Engine:
         carry["cotangent"] = self._keep(carry["cotangent"], row, "B.makes.cotangent", dx)
         carry["handover"] = self._keep(carry["handover"], row, "B.makes.handover", handover)
         if self.wants_dx:
-            carry["input_cotangent"] = put(carry["input_cotangent"], row["B.output"], dx)
+            i = row["B.output"]
+            held = carry["input_cotangent"]
+            carry["input_cotangent"] = put_if(i < self.microbatches, held, i, dx, axis=1)
         return carry
 
     def _weight_gradient(self, carry: dict[str, Any], row: Row, x: PyTree) -> dict[str, Any]:

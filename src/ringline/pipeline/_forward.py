@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from ringline.pipeline._buffers import buffers, put, select
+from ringline.pipeline._buffers import buffers, put, select, take
 from ringline.pipeline._chunk import (
     Layer,
     Remat,
@@ -177,7 +177,7 @@ def _loop(
         row = row_of(rows, stage)
         arrived = send(previous, tables.senders["activation"], axis, stages) if overlap else {}
         slot, repeat = row["F.reads.activation"], row["F.repeat"]
-        taken = select(slot < slots, inbox, slot, x, row["F.microbatch"])
+        taken = select(slot < slots, inbox, slot, take(x, row["F.microbatch"]))
 
         def run():
             return run_chunk(of_repeat(places, repeat), count_of(placed, repeat, stage), taken)

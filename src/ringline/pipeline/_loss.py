@@ -11,18 +11,19 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import Mesh, PartitionSpec
 
+from ringline.pipeline._buffers import take
 from ringline.pipeline._chunk import Layer, Remat, chunk_runner, count_of, rematerialised
 from ringline.pipeline._engine import Engine
 from ringline.pipeline._explicit import automatic, call_automatic
 from ringline.pipeline._inputs import (
     batch_size,
+    by_rows,
     check_layer,
     check_loss,
     check_mesh,
     check_rows,
     check_targets,
     one_microbatch,
-    split_batch,
 )
 from ringline.pipeline._keys import with_keys
 from ringline.pipeline._layers import (
@@ -196,8 +197,8 @@ def _scheduled_loss(
 ) -> jax.Array:
     """The loss with its custom gradient: made by the schedule, scaled by what comes in."""
     stacked = params if isinstance(params, StackedLayers) else stack_layers(params, setup.schedule)
-    x = split_batch(x, setup.schedule.microbatches)
-    targets = split_batch(targets, setup.schedule.microbatches)
+    x = by_rows(x, setup.schedule.microbatches)
+    targets = by_rows(targets, setup.schedule.microbatches)
     like = jax.tree.map(jax.typeof, (stacked.places, loss_params, x))
 
     @jax.custom_vjp
@@ -251,13 +252,13 @@ def _run(
 
     smooth_dims = [d for d, is_smooth in zip(setup.dims, w_leaves.smooth) if is_smooth]
     smooth_specs = [[weight_spec(dim) for dim in smooth_dims]] * len(places)
-    rows_spec = PartitionSpec(None, fsdp)
+    rows_spec = PartitionSpec(fsdp)
     specs = {"loss": PartitionSpec(), "weight": PartitionSpec()}
     if schedule.has_backward:
         specs |= {
             "weights": smooth_specs,
             "loss_params": PartitionSpec(),
-            "x": PartitionSpec(stage_axis, None, fsdp),
+            "x": PartitionSpec(stage_axis, fsdp),
         }
     loop = partial(_on_stage, setup, schedule, wants_dx, w_leaves, x_leaves, smooth_dims)
     if setup.manual:
@@ -326,7 +327,7 @@ def _on_stage(
     weights = GATHERS[setup.gather](partition, stored, tables.rows)
     shapes = partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     whole = jax.eval_shape(lambda: partition.gather(pick(stored, 0)))
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), x)
+    one = jax.eval_shape(lambda x: take(x, 0, axis=1), x)
     passes = make_passes(
         run,
         flat(whole),
@@ -345,6 +346,7 @@ def _on_stage(
         keep_inputs=keep_inputs,
         axis=setup.axis,
         stages=schedule.stages,
+        microbatches=schedule.microbatches,
         stage=stage,
         wants_dx=wants_dx,
     )
