@@ -101,6 +101,22 @@ class Flow:
         return tuple(left)
 
     @cached_property
+    def _first_onward(self) -> tuple[int, ...]:
+        """Per queue, what its device puts in before the first packet that crosses several.
+
+        Empty where every device starts with such a packet.
+        """
+        first = tuple(
+            next((at for at, length in enumerate(row) if length > 1), len(row) * self.calls)
+            for row in self.lengths
+        )
+        return first if any(first) else ()
+
+    @cached_property
+    def _longest(self) -> int:
+        return max((length for row in self.lengths for length in row), default=1)
+
+    @cached_property
     def capacity(self) -> int:
         """Packets that the whole ring holds."""
         return len(self.queues) * (self.slots + self.sender_slots)
@@ -170,6 +186,10 @@ class Flow:
         behind send, or that queue is empty and has free slots too, and so on around the ring.
         Each injection fills one slot. Moreover every slot of the senders, and the oldest of each
         receiver, holds a packet that goes on.
+
+        A packet that crosses up to L queues is the oldest, with more to cross, in the receivers of
+        L - 1 queues at most, so of L - 1 neighbours one has put in such a packet. What it puts in
+        before, that crosses one queue only, has to be gone by then: it fills no slot.
         """
         if self.injection == "bubble":
             return 0
@@ -178,9 +198,15 @@ class Flow:
             held += len(sender) + len(receiver)
             left += len(ahead) - 1 - injected
             onward += len(sender) + len(receiver) - receiver.count(0) + ahead[injected]
-        if held + left < self.capacity or onward < len(state) * (self.sender_slots + 1):
+        gone = 0
+        if self._first_onward:
+            first = sorted(
+                max(0, first - node.injected) for node, first in zip(state, self._first_onward)
+            )
+            gone = sum(first[: -(-len(state) // max(1, self._longest - 1))])
+        if held + left - gone < self.capacity or onward < len(state) * (self.sender_slots + 1):
             return None
-        return self.capacity - held
+        return self.capacity - held + gone
 
     def named(self, moves: tuple[Move, ...]) -> "Replay":
         """Replay `moves` with packets known by value and number."""

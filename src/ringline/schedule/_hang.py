@@ -22,6 +22,7 @@ from ringline.schedule._hops import Queue
 from ringline.schedule._program import Value
 
 _RANDOM_RUNS = 100
+_SAMPLED_MOVES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +194,19 @@ def _path(came: dict, state: State) -> tuple[Move, ...]:
 
 
 def _sample(flow: Flow, states: int) -> HangAnswer:
-    """Random runs, where there are too many states for all of them."""
+    """Random runs, where there are too many states for all of them: a few moves for each state."""
     choose = random.Random(0)
-    for _ in range(_RANDOM_RUNS):
+    runs = moved = 0
+    while moved < _SAMPLED_MOVES * states and runs < _RANDOM_RUNS:
         state, moves = flow.start, []
         while options := list(flow.moves(state)):
             moves.append(choose.choice(options))
             state = flow.after(state, moves[-1])
         if not flow.finished(state):
             return HangAnswer(_hang(flow, tuple(moves), False), True, "found by chance", states)
-    how = f"sampled: none in {states} states and {_RANDOM_RUNS} random runs, others are open"
+        runs += 1
+        moved += len(moves)
+    how = f"sampled: none in {states} states and {runs} random runs, others are open"
     return HangAnswer(None, False, how, states)
 
 

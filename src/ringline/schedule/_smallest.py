@@ -95,7 +95,9 @@ def _slots_that(
     packets = packets_of(hops.program, gathered_bytes, rule)
 
     def hang_with(slots: int) -> bool | None:
-        return any_hang(hops, packets, replace(rule, slots=slots), max_states)
+        # States with many slots take long, and only so many are worth it here.
+        bound = max(50, max_states // slots)
+        return any_hang(hops, packets, replace(rule, slots=slots), bound)
 
     safe = _least_safe(hops, packets, rule, most_slots, hang_with)
     hangs = next((slots for slots in range(1, min(safe or 9, 9)) if hang_with(slots)), None)

@@ -217,7 +217,8 @@ def _answers(
         least = one.least_moves_to_stop(one.start)
         if least is not None and least < best:
             again = find_hang(one, max_states=max_states)
-            answer = again if again.hang or not answer.hang else answer
+            if again.hang and len(again.hang.steps) < best:
+                answer = again
         answers.append(answer)
     return tuple(answers)
 
