@@ -4,6 +4,8 @@ import pytest
 import tyro
 
 from ringline.cli._check import Check, run
+from ringline.schedule import all_gather
+from ringline.topology import Ring
 
 RING = ("all-gather", "--topology", "ring", "--devices", "8", "--channels", "2", "--slots", "4")
 
@@ -115,3 +117,24 @@ def test_reductions(collective, status, capsys):
     """Partial sums stop at every device, so only the second half of an all-reduce can hang."""
     assert check(collective, "--devices", "4", "--slots", "2") == status
     assert f"{collective} of 16,777,216 B" in capsys.readouterr().out
+
+
+def test_a_schedule_from_a_text_file(tmp_path, capsys):
+    path = tmp_path / "mine.txt"
+    path.write_text(all_gather(Ring(5), directions=1, channels=2).to_text())
+    assert check(str(path), "--slots", "2") == 1
+    assert "all-gather of 16,777,216 B on a ring of 5: 2 channel(s)" in capsys.readouterr().out
+
+
+def test_a_schedule_that_is_wrong_names_the_pair(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text(
+        "all-gather line devices=3 directions=2 channels=1 pieces=1\n0: 2>0 c0 s2[0:1]\n"
+    )
+    with pytest.raises(ValueError, match="device 2 is not connected to device 0"):
+        check(str(path))
+
+
+def test_unknown_collective_gives_the_nearest():
+    with pytest.raises(ValueError, match="no collective 'allgather'; did you mean 'all-gather'"):
+        check("allgather")

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from ringline.cli._bench import _bytes
-from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
+from ringline.cli._collective_flags import Layout, axes_of, read_collective, schedule_of
 from ringline.schedule import (
     CollectiveSchedule,
     FlowControl,
@@ -21,7 +22,7 @@ from ringline.schedule import (
     smallest_configurations,
     smallest_hanging_bytes,
 )
-from ringline.topology import mover
+from ringline.topology import Ring, mover
 
 _MOST_STEPS_SHOWN = 24
 
@@ -35,8 +36,9 @@ class Check:
     is 0 when all is safe, and 1 when it can hang or race, or when the search left it open.
     """
 
-    collective: tyro.conf.Positional[Collective]
-    """The collective."""
+    collective: tyro.conf.Positional[str]
+    """all-gather, reduce-scatter, all-reduce, or the text file of a schedule, which then says
+    itself what --topology, --devices, --directions and --channels are."""
     topology: Layout = "ring"
     """How the devices are linked; grid: lines in both axes, torus: rings in both."""
     devices: int = 8
@@ -96,17 +98,11 @@ def run(flags: Check) -> int:
         credits=flags.credits,
     )
     size = _bytes("--size", flags.size)
-    axes = axes_of(flags.topology, flags.devices, flags.rows)
-
-    def schedule_for(channels: int) -> CollectiveSchedule | Program:
-        return schedule_of(flags.collective, axes, flags.directions, channels)
-
+    flags, schedule_for, most_channels = _schedules(flags)
     verdict = check_collective(
         schedule_for(flags.channels), size, flow, max_states=flags.max_states
     )
-    smallest = smallest_configurations(
-        schedule_for, size, flow, most_channels=4 if len(axes) == 1 else 1
-    )
+    smallest = smallest_configurations(schedule_for, size, flow, most_channels=most_channels)
     least_bytes = smallest_hanging_bytes(schedule_for(flags.channels), flow)
     if flags.json is not None:
         text = json.dumps(_as_json(flags, size, verdict, smallest, least_bytes), indent=2) + "\n"
@@ -116,6 +112,31 @@ def run(flags: Check) -> int:
         Path(flags.json).write_text(text, encoding="utf-8")
     _print(Console(highlight=False, soft_wrap=True), flags, size, verdict, smallest, least_bytes)
     return 0 if verdict.safe else 1
+
+
+def _schedules(
+    flags: Check,
+) -> tuple[Check, Callable[[int], CollectiveSchedule | Program], int]:
+    """The flags as the schedule has them, the schedule by channels, and how many can be tried."""
+    given = read_collective(flags.collective)
+    if isinstance(given, CollectiveSchedule):
+        layout: Layout = "ring" if isinstance(given.topology, Ring) else "line"
+        flags = replace(
+            flags,
+            collective=given.name,
+            topology=layout,
+            devices=given.devices,
+            directions=2 if given.directions == 2 else 1,
+            channels=given.channels,
+        )
+        return flags, lambda channels: given, 1
+    axes = axes_of(flags.topology, flags.devices, flags.rows)
+    most_channels = 4 if len(axes) == 1 else 1
+
+    def schedule_for(channels: int) -> CollectiveSchedule | Program:
+        return schedule_of(given, axes, flags.directions, channels)
+
+    return flags, schedule_for, most_channels
 
 
 def _print(

@@ -1,6 +1,7 @@
 """What `ringline check` and `ringline simulate` make of the flags of a collective."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
 from ringline.schedule import (
     CollectiveSchedule,
@@ -11,6 +12,7 @@ from ringline.schedule import (
     reduce_scatter,
 )
 from ringline.topology import Line, Ring, topology
+from ringline.topology._tables import nearest
 
 Collective = Literal["all-gather", "reduce-scatter", "all-reduce"]
 Layout = Literal["ring", "line", "grid", "torus"]
@@ -56,3 +58,23 @@ def schedule_of(
             f"got {channels}"
         )
     return grid_all_gather(*axes, directions=directions)
+
+
+def read_collective(name: str) -> Collective | CollectiveSchedule:
+    """The name of a collective, or the schedule in the text file of that name.
+
+    Raises:
+        ValueError: for a name that is neither, with the nearest ones.
+        ScheduleError: for a file whose schedule is wrong.
+    """
+    for known in get_args(Collective):
+        if name == known:
+            return known
+    if not Path(name).is_file():
+        raise ValueError(
+            f"no collective {name!r}{nearest(name, get_args(Collective))}; or give the text file "
+            "of a schedule"
+        )
+    schedule = CollectiveSchedule.from_text(Path(name).read_text(encoding="utf-8"))
+    schedule.validate()
+    return schedule
