@@ -52,7 +52,8 @@ class Check:
     slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Packets that the receiver of a channel holds; the data mover's own if not given."""
     sender_slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Packets that the sender of forwarded traffic holds; half of --slots if not given."""
+    """Packets that the sender of forwarded traffic holds; half of --slots if not given, or the data
+    mover's own."""
     size: Annotated[str, tyro.conf.arg(metavar="BYTES")] = "16MiB"
     """Gathered bytes; K, M, G and KiB, MiB, GiB are binary."""
     packet: Annotated[int | None, tyro.conf.arg(metavar="BYTES")] = None
@@ -89,7 +90,9 @@ def run(flags: Check) -> int:
         hardware = hardware.with_packet(flags.packet)
     flow = FlowControl(
         slots=hardware.receiver_slots if flags.slots is None else flags.slots,
-        sender_slots=flags.sender_slots,
+        sender_slots=hardware.sender_slots
+        if flags.slots is None and flags.sender_slots is None
+        else flags.sender_slots,
         packet_bytes=hardware.packet_bytes,
         injection=flags.injection,
         forwarding=flags.forwarding,

@@ -72,8 +72,8 @@ def read_collective(name: str) -> Collective | CollectiveSchedule:
             return known
     if not Path(name).is_file():
         raise ValueError(
-            f"no collective {name!r}{nearest(name, get_args(Collective))}; or give the text file "
-            "of a schedule"
+            f"{name!r} is no collective and no text file of a schedule"
+            f"{nearest(name, get_args(Collective))}"
         )
     schedule = CollectiveSchedule.from_text(Path(name).read_text(encoding="utf-8"))
     schedule.validate()
