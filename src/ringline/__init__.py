@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ringline import schedules as schedules
     from ringline import trace as trace
     from ringline.collectives import all_gather as all_gather
+    from ringline.collectives import all_gather_matmul as all_gather_matmul
     from ringline.collectives import all_reduce as all_reduce
+    from ringline.collectives import matmul_reduce_scatter as matmul_reduce_scatter
     from ringline.collectives import reduce_scatter as reduce_scatter
     from ringline.pipeline import StackedLayers as StackedLayers
     from ringline.pipeline import layer_keys as layer_keys
@@ -33,7 +35,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "all_gather": "ringline.collectives",
+    "all_gather_matmul": "ringline.collectives",
     "all_reduce": "ringline.collectives",
+    "matmul_reduce_scatter": "ringline.collectives",
     "reduce_scatter": "ringline.collectives",
     "pipeline": "ringline.pipeline",
     "layer_keys": "ringline.pipeline",

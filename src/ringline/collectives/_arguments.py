@@ -110,6 +110,16 @@ def cut_dim(shape: tuple[int, ...], axis: int, pieces: int) -> int:
     return max(range(len(shape)), key=lambda dim: shape[dim])
 
 
+def stripe_shape(shape: tuple[int, ...], dim: int, devices: int) -> tuple[int, ...]:
+    """The shape of one of `devices` equal stripes along `dim`."""
+    if shape[dim] % devices:
+        raise ValueError(
+            f"dim {dim} of shape {shape} must divide by the {devices} devices, got {shape[dim]}; "
+            "pad it or change scatter_dimension"
+        )
+    return (*shape[:dim], shape[dim] // devices, *shape[dim + 1 :])
+
+
 def varying(x: Array, axis_name: AxisName) -> Array:
     """`x` marked as differing from device to device, as `jax.shard_map` checks it."""
     missing = tuple(n for n in axis_names(axis_name) if n not in varying_axes(jax.typeof(x)))

@@ -8,8 +8,9 @@ one code for all devices, so compile time does not grow with their square, and l
 slab by slab, so that few arrivals are held.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ringline.collectives._bits import carried_as
-from ringline.collectives._plan import Arrival, Plan, plan_permutes
+from ringline.collectives._plan import Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
 AxisName = str | tuple[str, ...]
@@ -66,21 +67,60 @@ def permute_all_gather(
         schedule: the sends.
         assembly: how the arrivals are put in place.
     """
-    plan = plan_permutes(schedule)
-    rows = x.shape[cut]
-    bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
+    plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
     if assembly == "concatenate":
-        arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
+        arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
     return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut))
 
 
+def permute_gather_each(
+    x: Array,
+    each: Callable[[Array], Array],
+    *,
+    axis_name: AxisName,
+    axis: int,
+    cut: int,
+    schedule: CollectiveSchedule,
+    assembly: Assembly,
+) -> Array:
+    """Gather `each(stripe)` of all devices, where `each` works on rows of a stripe as they land.
+
+    Args:
+        x: this device's stripe.
+        each: maps any rows of a stripe, keeping the dims `axis` and `cut`.
+        axis_name: the mesh axis whose devices are the schedule's.
+        axis: the dim that the results are joined along.
+        cut: the dim along which a stripe is cut into the schedule's pieces.
+        schedule: the sends.
+        assembly: how the results are put in place.
+    """
+    plan, bounds = _plan(schedule, x.shape[cut])
+    to_bits, from_bits = carried_as(x.dtype)
+    sent = _send(to_bits(x), plan, bounds, axis_name, cut)
+    results = [each(from_bits(arrival)) for arrival in sent]
+    if assembly == "concatenate":
+        return _concatenate(results, plan, axis_name, axis, cut)
+    shape = list(results[0].shape)
+    shape[axis] *= schedule.devices
+    out = lax.broadcast_in_dim(_zero_like(results[0]), shape, ())
+    offsets = _offsets(plan, x.shape[axis], axis_name)
+    return _place(out, results, plan, bounds, offsets, axis, cut)
+
+
+def _plan(schedule: CollectiveSchedule, rows: int) -> tuple[Plan, tuple[int, ...]]:
+    """The permutes, and the rows at which pieces begin and end."""
+    plan = plan_permutes(schedule)
+    return plan, tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
+
+
 def _send(
     x: Array, plan: Plan, bounds: Sequence[int], axis_name: AxisName, cut: int
-) -> list[Array]:
-    """Run all permutes; the list holds what each device has, arrival by arrival."""
+) -> Iterator[Array]:
+    """Run all permutes and yield what each device has, arrival by arrival, as it lands."""
     arrivals = [x]
+    yield x
     for permute in plan.permutes:
         base = bounds[plan.arrivals[permute.arrival].first]
         start, stop = bounds[permute.first] - base, bounds[permute.stop] - base
@@ -88,7 +128,7 @@ def _send(
         if payload.size:
             payload = lax.ppermute(payload, axis_name, permute.pairs)
         arrivals.append(payload)
-    return arrivals
+        yield payload
 
 
 def _concatenate(
@@ -125,37 +165,50 @@ def _update(
     cut: int,
 ) -> Array:
     shape = list(x.shape)
-    width = shape[axis]
     shape[axis] *= len(plan.arrivals[0].stripes)
-    here = lax.axis_index(axis_name)
-    offsets = [_offsets(arrival)[here] * width for arrival in plan.arrivals]
+    offsets = _offsets(plan, x.shape[axis], axis_name)
     slab_dim, slabs = _slabs(x, axis, cut)
     height = x.shape[slab_dim] // slabs
 
     def slab(number: int | Array, out: Array) -> Array:
         # Bits are taken inside the loop: the copy of a slab, not of the whole stripe, is alive.
-        stripe = lax.dynamic_slice_in_dim(to_bits(x), number * height, height, axis=slab_dim)
-        arrivals = _send(stripe, plan, bounds, axis_name, cut)
-        # The own stripe comes last: where nothing arrived, its place is what is written first.
-        for array, arrival, offset in reversed(list(zip(arrivals, plan.arrivals, offsets))):
-            starts: list = [0] * x.ndim
-            starts[slab_dim] = number * height
-            starts[cut] = starts[cut] + bounds[arrival.first]
-            starts[axis] = starts[axis] + offset
-            out = lax.dynamic_update_slice(out, array, starts)
-        return out
+        start = number * height
+        stripe = lax.dynamic_slice_in_dim(to_bits(x), start, height, axis=slab_dim)
+        arrivals = list(_send(stripe, plan, bounds, axis_name, cut))
+        return _place(out, arrivals, plan, bounds, offsets, axis, cut, {slab_dim: start})
 
-    # Derived from the stripe so that it varies over the same mesh axes as what is written into it.
-    out = lax.broadcast_in_dim(_zero_of(x, to_bits), shape, ())
+    out = lax.broadcast_in_dim(_zero_like(to_bits(x)), shape, ())
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 
-def _offsets(arrival: Arrival) -> Array:
-    """For each device, the stripe that arrived; its own where nothing did."""
-    return jnp.array(
-        [device if stripe is None else stripe for device, stripe in enumerate(arrival.stripes)],
-        dtype=jnp.int32,
-    )
+def _place(
+    out: Array,
+    arrivals: Sequence[Array],
+    plan: Plan,
+    bounds: Sequence[int],
+    offsets: Sequence[Array],
+    axis: int,
+    cut: int,
+    base: Mapping[int, int | Array] = MappingProxyType({}),
+) -> Array:
+    """Write every arrival to its place in `out`, from the starts `base` of some dims on."""
+    # The own stripe comes last: where nothing arrived, its place is what is written first.
+    for array, arrival, offset in reversed(list(zip(arrivals, plan.arrivals, offsets))):
+        starts: list = [base.get(dim, 0) for dim in range(out.ndim)]
+        starts[cut] = starts[cut] + bounds[arrival.first]
+        starts[axis] = starts[axis] + offset
+        out = lax.dynamic_update_slice(out, array, starts)
+    return out
+
+
+def _offsets(plan: Plan, width: int, axis_name: AxisName) -> list[Array]:
+    """For each arrival, where its stripe begins along the joined dim; the own where none came."""
+    here = lax.axis_index(axis_name)
+    tables = [
+        [device if stripe is None else stripe for device, stripe in enumerate(arrival.stripes)]
+        for arrival in plan.arrivals
+    ]
+    return [jnp.array(table, jnp.int32)[here] * width for table in tables]
 
 
 def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
@@ -172,8 +225,8 @@ def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
     return dim, next((count for count in counts if x.shape[dim] % count == 0), 1)
 
 
-def _zero_of(x: Array, to_bits: Callable[[Array], Array]) -> Array:
-    """A zero scalar of the type that `x` is moved as, varying over the same mesh axes."""
-    zero = to_bits(jnp.zeros((), x.dtype))
+def _zero_like(x: Array) -> Array:
+    """A zero scalar of the type of `x`, varying over the same mesh axes."""
+    zero = jnp.zeros((), x.dtype)
     varying = tuple(jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(zero, varying, to="varying") if varying else zero

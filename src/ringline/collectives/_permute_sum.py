@@ -1,7 +1,7 @@
 """The `permute` backend of reductions: partial sums travel as `jax.lax.ppermute` payloads."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -27,8 +27,13 @@ def permute_reduce_scatter(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
     """
-    width = x.shape[axis] // schedule.devices
-    rows = width if cut == axis else x.shape[cut]
+    rows, block = rows_of_stripes(x, axis, cut, schedule.devices)
+    return sum_blocks(block, rows, cut, axis_name, schedule, x.dtype)
+
+
+def rows_of_stripes(x: Array, axis: int, cut: int, devices: int) -> tuple[int, Block]:
+    """The length of a stripe of `x` along dim `cut`, and what slices rows out of a stripe."""
+    width = x.shape[axis] // devices
 
     def block(stripe: Array, start: int, stop: int) -> Array:
         starts: list = [0] * x.ndim
@@ -39,13 +44,20 @@ def permute_reduce_scatter(
         sizes[cut] = stop - start
         return lax.dynamic_slice(x, starts, sizes)
 
-    return sum_blocks(block, rows, cut, axis_name, schedule)
+    return (width if cut == axis else x.shape[cut]), block
 
 
 def sum_blocks(
-    block: Block, rows: int, cut: int, axis_name: AxisName, schedule: CollectiveSchedule
+    block: Block,
+    rows: int,
+    cut: int,
+    axis_name: AxisName,
+    schedule: CollectiveSchedule,
+    dtype: Any,
 ) -> Array:
     """The sum of all devices' blocks of this device's stripe; each is asked for when it is needed.
+
+    Additions are in the blocks' own type; sums travel, and end, as `dtype`.
 
     Args:
         block: makes this device's own term of some rows of a stripe.
@@ -53,10 +65,11 @@ def sum_blocks(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         axis_name: the mesh axis whose devices are the schedule's.
         schedule: the sends.
+        dtype: of the result.
     """
     plan = plan_sums(schedule)
     bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
-    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name))
+    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name), dtype)
     arrivals: list[Array] = []
     for pairs, payload in zip(plan.pairs, plan.sums):
         total = sums.total(payload, arrivals)
@@ -73,6 +86,7 @@ class _Sums(NamedTuple):
     bounds: Sequence[int]
     cut: int
     here: Array
+    dtype: Any
 
     def total(self, wanted: Sum, arrivals: Sequence[Array]) -> Array:
         stripe = jnp.array(wanted.stripes, jnp.int32)[self.here]
@@ -85,12 +99,12 @@ class _Sums(NamedTuple):
                 came = lax.slice_in_dim(
                     arrivals[addend.arrival], start - base, stop - base, axis=self.cut
                 )
-                added = _rounded(part + came)
+                added = _rounded(part + came.astype(part.dtype))
                 # Not by adding the zeros that came to the others: -0 + 0 is not -0.
                 if addend.present is not None:
                     added = jnp.where(jnp.array(addend.present)[self.here], added, part)
                 part = added
-            parts.append(part)
+            parts.append(part.astype(self.dtype))
         return parts[0] if len(parts) == 1 else lax.concatenate(parts, self.cut)
 
 

@@ -101,7 +101,8 @@ def _reduce_type(x: Any, *, axis_name: AxisName, **_: Any) -> Any:
     return x.update(manual_axis_type=x.manual_axis_type.update(varying=left))
 
 
-def _gather(x: Array, *, implementation: str, **params: Any) -> Array:
+def gather_local(x: Array, *, implementation: str, **params: Any) -> Array:
+    """The all-gather with its backend's operations, which cannot be differentiated."""
     devices = params["schedule"].devices
     if devices == 1 or x.size == 0:
         return lax.concatenate([x] * devices, params["axis"])
@@ -112,9 +113,10 @@ def _gather(x: Array, *, implementation: str, **params: Any) -> Array:
     return from_bits(lax.all_gather(to_bits(x), axis_name, axis=axis, tiled=True))
 
 
-def _scatter(
+def scatter_local(
     x: Array, *, axis: int, schedule: CollectiveSchedule, implementation: str, **params: Any
 ) -> Array:
+    """The reduce-scatter with its backend's operations."""
     if schedule.devices == 1 or x.size == 0:
         return lax.slice_in_dim(x, 0, x.shape[axis] // schedule.devices, axis=axis)
     axis_name = params["axis_name"]
@@ -153,16 +155,17 @@ def _reduce(
 
 
 @lru_cache(maxsize=256)
-def _transposed(schedule: CollectiveSchedule) -> CollectiveSchedule:
+def transposed(schedule: CollectiveSchedule) -> CollectiveSchedule:
+    """The same sends backwards."""
     return schedule.transposed()
 
 
 def _transpose_gather(cotangent, x, *, schedule: CollectiveSchedule, **params):
-    return (bind_reduce_scatter(cotangent, schedule=_transposed(schedule), **params),)
+    return (bind_reduce_scatter(cotangent, schedule=transposed(schedule), **params),)
 
 
 def _transpose_scatter(cotangent, x, *, schedule: CollectiveSchedule, **params):
-    return (bind_all_gather(cotangent, schedule=_transposed(schedule), **params),)
+    return (bind_all_gather(cotangent, schedule=transposed(schedule), **params),)
 
 
 def _transpose_reduce(cotangent, x, *, axis_name: AxisName, **params):
@@ -191,11 +194,15 @@ def _register(primitive, implement, abstract_eval, transpose, batch) -> None:
 
 
 _register(
-    all_gather_p, _gather, _gather_shape, _transpose_gather, partial(_batch_stripes, all_gather_p)
+    all_gather_p,
+    gather_local,
+    _gather_shape,
+    _transpose_gather,
+    partial(_batch_stripes, all_gather_p),
 )
 _register(
     reduce_scatter_p,
-    _scatter,
+    scatter_local,
     _scatter_shape,
     _transpose_scatter,
     partial(_batch_stripes, reduce_scatter_p),

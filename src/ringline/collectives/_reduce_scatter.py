@@ -14,6 +14,7 @@ from ringline.collectives._arguments import (
     cut_dim,
     number,
     schedule_for,
+    stripe_shape,
     varying,
 )
 from ringline.collectives._permute import AxisName, choose_assembly
@@ -96,9 +97,14 @@ def reduce_scatter(
             scalar="a scalar has no dim to scatter; use ringline.all_reduce",
             whose="an array",
         )
-        stripe = _stripe_shape(term.shape, dim, devices, tiled)
+        stripe = stripe_shape(term.shape, dim, devices)
+        if not tiled and stripe[dim] != 1:
+            raise ValueError(
+                f"dim {dim} of shape {term.shape} must have the {devices} devices' size with "
+                f"tiled=False, got {term.shape[dim]}; use tiled=True"
+            )
         rows = stripe[dim] if tiled else max(stripe)
-        check_channels(channels, rows, tuple(stripe), f"scattered at dim {dim}")
+        check_channels(channels, rows, stripe, f"scattered at dim {dim}")
         out = bind_reduce_scatter(
             varying(term, axis_name),
             axis_name=axis_name,
@@ -111,19 +117,3 @@ def reduce_scatter(
         return out if tiled else lax.squeeze(out, (dim,))
 
     return jax.tree.map(scatter, x)
-
-
-def _stripe_shape(shape: tuple[int, ...], dim: int, devices: int, tiled: bool) -> tuple[int, ...]:
-    if shape[dim] % devices:
-        raise ValueError(
-            f"dim {dim} of shape {shape} must divide by the {devices} devices, got {shape[dim]}; "
-            "pad it or change scatter_dimension"
-        )
-    if not tiled and shape[dim] != devices:
-        raise ValueError(
-            f"dim {dim} of shape {shape} must have the {devices} devices' size with tiled=False, "
-            f"got {shape[dim]}; use tiled=True"
-        )
-    stripe = list(shape)
-    stripe[dim] //= devices
-    return tuple(stripe)
