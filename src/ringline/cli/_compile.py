@@ -316,7 +316,9 @@ def _document(run: _Run) -> dict[str, Any]:
             "flops": expected.flops,
             "by_hand_without_overlap": source_arithmetic(run.recipe),
         },
-        "comparison": [asdict(row) | {"difference": row.difference} for row in rows],
+        "comparison": [
+            asdict(row) | {"difference": row.difference, "why": row.why} for row in rows
+        ],
     }
 
 
@@ -335,6 +337,7 @@ def _print(run: _Run, console: Console) -> None:
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in _gib(expected))
     lines = [
         f"Predicted memory in GiB: {parts}.",
+        *_price(run),
         f"Predicted step {expected.step_s * 1e3:.0f} ms, MFU {expected.mfu:.1%}: the loop takes "
         f"{expected.relative:.2f} of its computation alone; by hand, without overlap, "
         f"{source_arithmetic(run.recipe):.2f}.",
@@ -343,6 +346,21 @@ def _print(run: _Run, console: Console) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False)
     console.print()
+
+
+def _price(run: _Run) -> list[str]:
+    """What gathering once a step costs in memory."""
+    from ringline.aot.recipes import predict
+
+    recipe = run.recipe
+    if recipe is None or recipe.gather != "step" or recipe.fsdp == 1 or not run.way.scheduled:
+        return []
+    more = predict(recipe, run.way).memory_bytes
+    more -= predict(replace(recipe, gather="use"), run.way).memory_bytes
+    return [
+        f"gather=step keeps FSDP out of the loop for {more / 2**30:.2f} GiB: whole weights and "
+        "whole sums of gradients; --gather use gives them back."
+    ]
 
 
 def _gib(expected: Any) -> list[tuple[str, float]]:

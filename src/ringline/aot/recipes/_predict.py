@@ -28,7 +28,9 @@ class Prediction:
         outside_s: gathers of weights before the loop and reductions of gradients after it.
         ideal_s: the step's useful FLOPs at the chip's peak.
         tick_transfers: how many transfers a step makes, with their bytes, by what they carry.
-        gathered_bytes: whole weights that `gather` makes in a step.
+        gathered_bytes: whole weights made before the loop.
+        reduced_bytes: whole sums of gradients reduced after it.
+        in_loop_bytes: what the FSDP axis moves in all ticks, none of them skipped.
     """
 
     flops: float
@@ -42,6 +44,8 @@ class Prediction:
     peak_flops_per_s: float
     tick_transfers: Mapping[str, tuple[int, float]]
     gathered_bytes: float
+    reduced_bytes: float
+    in_loop_bytes: float
 
     @property
     def step_s(self) -> float:
@@ -92,14 +96,15 @@ def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
         loop = autodiff_loop(way.schedule, costs, travel, way.late_send)
     runs = recipe.microbatches * way.schedule.repeats
     useful = runs * 3 * forward
-    gathered = way.schedule.repeats * weights * _WEIGHT
+    whole = way.schedule.repeats * weights if recipe.fsdp > 1 else 0
+    before, after, in_loop = _fsdp_bytes(recipe, way, whole, loop.ticks)
     return Prediction(
         flops=loop.ticks * (forward + backward),
         temporaries_bytes=_temporaries(recipe, way, loop.ticks),
         costs_s=costs,
         transfer_s=travel,
         loop=loop,
-        outside_s=_outside_s(recipe, gathered),
+        outside_s=_outside_s(recipe, before, after),
         ideal_s=useful / peak,
         model_flops=useful,
         peak_flops_per_s=peak,
@@ -107,7 +112,9 @@ def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
             "activation": (loop.ticks, hop),
             "cotangent": (loop.ticks, hop),
         },
-        gathered_bytes=gathered,
+        gathered_bytes=before,
+        reduced_bytes=after,
+        in_loop_bytes=in_loop,
     )
 
 
@@ -136,13 +143,28 @@ def _hop_bytes(recipe: Recipe) -> float:
     return float(recipe.tokens * recipe.d_model * _WEIGHT)
 
 
-def _outside_s(recipe: Recipe, gathered: float) -> float:
-    """Gathers before the loop, and reductions of the float32 sums after it."""
-    if recipe.fsdp == 1 or recipe.gather != "step":
-        return 0.0
-    gather = transfer_s(recipe.target, "all-gather", "ICI", gathered, recipe.fsdp)
-    sums = gathered / _WEIGHT * _SUM
-    return gather + transfer_s(recipe.target, "all-reduce", "ICI", sums, recipe.fsdp)
+def _fsdp_bytes(recipe: Recipe, way: Way, whole: int, ticks: int) -> tuple[float, float, float]:
+    """Bytes before the loop, after it, and in all its ticks.
+
+    Args:
+        recipe: says when weights are gathered.
+        way: without a schedule for the backward, the compiler reduces gradients in every tick.
+        whole: weights of a stage.
+        ticks: of the loop.
+    """
+    chunk = whole / way.schedule.repeats
+    gathered = whole * _WEIGHT
+    if not way.scheduled:
+        return gathered, 0.0, ticks * chunk * _WEIGHT
+    if recipe.gather == "step":
+        return gathered, whole * _SUM, 0.0
+    return 0.0, 0.0, ticks * chunk * (2 * _WEIGHT + _SUM)
+
+
+def _outside_s(recipe: Recipe, gathered: float, reduced: float) -> float:
+    """Gathers before the loop, and reductions after it, which the compiler does whole."""
+    gather_s = transfer_s(recipe.target, "all-gather", "ICI", gathered, recipe.fsdp)
+    return gather_s + transfer_s(recipe.target, "all-reduce", "ICI", reduced, recipe.fsdp)
 
 
 def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
