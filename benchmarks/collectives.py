@@ -1,6 +1,7 @@
-"""The targeted all-gather cases on a ring and on a line, as a result file and a table.
+"""The targeted cases of a collective on a ring and on a line, as a result file and a table.
 
-    python benchmarks/collectives.py [--iters 20] [--max-bytes 4294967296] [--out benchmarks/results]
+    python benchmarks/collectives.py [all-gather] [--iters 20] [--max-bytes 4294967296]
+        [--out benchmarks/results]
 
 Writes `all_gather_<device><n>_<date>.json` and the same as Markdown. The numbers are medians of
 interleaved runs; on a machine that does other work too they say little but how the columns
@@ -21,6 +22,7 @@ DEVICES = 4
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("collective", nargs="?", default="all-gather")
     parser.add_argument("--iters", type=int, default=20)
     parser.add_argument("--max-bytes", type=int, default=2**32)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -29,22 +31,23 @@ def main() -> None:
 
     import jax
 
-    from ringline.collectives._measure import Setup, measure
-    from ringline.collectives._shapes import TARGETED
+    from ringline.collectives._measure import Setup, measure, targeted
+    from ringline.collectives._operations import OPERATIONS
 
+    operation = OPERATIONS[flags.collective]
     load_before = os.getloadavg()
     rows = []
-    for case in sorted(TARGETED, key=lambda case: case.size_bytes):
+    for case in sorted(targeted(operation), key=lambda case: case.size_bytes):
         for topology in ("ring", "line"):
-            setup = Setup(topology=topology, devices=DEVICES, iters=flags.iters)
+            setup = Setup(operation, topology, DEVICES, iters=flags.iters)
             rows.append(measure(case, setup, max_bytes=flags.max_bytes).to_json())
             print(_line(rows[-1]), flush=True)
     today = datetime.date.today().isoformat()
-    name = f"all_gather_{jax.default_backend()}{DEVICES}_{today}"
+    name = f"{operation.name.replace('-', '_')}_{jax.default_backend()}{DEVICES}_{today}"
     document = {
-        "collective": "all-gather",
+        "collective": operation.name,
         "date": today,
-        "command": f"python benchmarks/collectives.py --iters {flags.iters} "
+        "command": f"python benchmarks/collectives.py {operation.name} --iters {flags.iters} "
         f"--max-bytes {flags.max_bytes}",
         "note": "medians of interleaved runs; emulated devices share the host's cores",
         "machine": {
@@ -86,12 +89,13 @@ def _line(row: dict) -> str:
 def _table(document: dict) -> str:
     machine = document["machine"]
     head = [
-        f"# All-gather, {DEVICES} {machine['backend']} devices, {document['date']}",
+        f"# {document['collective'].capitalize()}, {DEVICES} {machine['backend']} devices, "
+        f"{document['date']}",
         "",
         f"`{document['command']}`; {machine['host_cpus']} cores, load average "
         f"{machine['load_average'][0]:.1f} to {machine['load_average'][1]:.1f}, jax "
         f"{machine['jax']}. {document['note'].capitalize()}. Two directions, one channel. The "
-        "permute moves the busiest link's bytes one hop; share is its time over the gather's. "
+        "permute moves the busiest link's bytes one hop; share is its time over the collective's. "
         "Every element of every device's result is checked.",
         "",
         "| shape @ dim | type | topology | time us | built-in us | permute us | busbw GB/s | "

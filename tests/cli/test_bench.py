@@ -4,6 +4,7 @@ import re
 import pytest
 
 from ringline import cli
+from ringline.cli import _bench
 
 SMALL = ["bench", "all-gather", "-b", "64", "-e", "256", "--iters", "1"]
 KEYS = {
@@ -29,6 +30,27 @@ def test_the_table_has_a_row_per_size_and_the_footer(capsys):
     assert [row[0] for row in rows] == ["64", "128", "256"]
     assert "# Out of bounds values : 0 OK" in out
     assert re.search(r"^# Avg bus bandwidth    : [\d.e-]+ GB/s$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "redop", "busbw"),
+    [
+        (_bench.ReduceScatter(begin="64", end="64", iters=1), "sum", "busbw = (n-1)/n size"),
+        (_bench.AllReduce(begin="64", end="64", iters=1), "sum", "busbw = 2(n-1)/n size"),
+        (_bench.AllGatherMatmul(begin="64", end="64", iters=1, columns=4), "none", "matmul(us)"),
+        (_bench.MatmulReduceScatter(begin="64", end="64", iters=1, columns=4), "sum", "before the"),
+    ],
+    ids=lambda value: getattr(value, "collective", ""),
+)
+def test_the_other_collectives_have_the_same_table(flags, redop, busbw, capsys):
+    assert _bench.run(flags) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"# {flags.collective}, 4 devices on a ring, permute;")
+    assert busbw in out
+    (row,) = [line.split() for line in out.splitlines() if not line.startswith("#")]
+    assert row[0] == "64"
+    assert row[3] == redop
+    assert "# Out of bounds values : 0 OK" in out
 
 
 def test_json_on_standard_output_is_alone_there(capsys):
@@ -91,6 +113,4 @@ def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
     ("text", "expected"), [("8", 8), ("64MiB", 2**26), ("1k", 1024), ("2G", 2**31), ("1.5KB", 1536)]
 )
 def test_sizes_are_binary(text, expected):
-    from ringline.cli._bench import _bytes
-
-    assert _bytes("--begin", text) == expected
+    assert _bench._bytes("--begin", text) == expected

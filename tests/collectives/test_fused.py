@@ -18,11 +18,13 @@ few_forms = pytest.mark.parametrize("form", [FORMS[0], FORMS[3], FORMS[5]], ids=
 
 
 def gather_matmul(operands, **form):
-    return ringline.all_gather_matmul(*operands, "x", **form)
+    x, w = operands
+    return ringline.all_gather_matmul(x, w, "x", **form)
 
 
 def matmul_scatter(operands, **form):
-    return ringline.matmul_reduce_scatter(*operands, "x", **form)
+    x, w = operands
+    return ringline.matmul_reduce_scatter(x, w, "x", **form)
 
 
 def plain_gather(operands, axis=1):

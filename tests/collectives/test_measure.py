@@ -1,10 +1,20 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ringline.collectives import _measure
-from ringline.collectives._measure import Setup, measure, sweep
+from ringline.collectives._measure import Setup, measure, sweep, targeted
+from ringline.collectives._operations import (
+    ALL_GATHER,
+    ALL_GATHER_MATMUL,
+    ALL_REDUCE,
+    MATMUL_REDUCE_SCATTER,
+    OPERATIONS,
+    REDUCE_SCATTER,
+)
 from ringline.collectives._shapes import TARGETED, Case
 from ringline.collectives._timing import Bench
 from ringline.topology import Ring
@@ -43,8 +53,8 @@ def test_bandwidths_follow_their_definitions(setup, link_bytes):
 
 
 def test_every_element_is_checked():
-    bench = Bench(SMALL, Ring(4))
-    shards = bench.shards()
+    bench = Bench(ALL_GATHER, SMALL, Ring(4))
+    (shards,) = bench.inputs()
     whole = np.asarray(shards)
     assert len(np.unique(whole.view(np.uint16))) == whole.size
     assert bench.wrong(jnp.asarray(whole)) == 0
@@ -53,12 +63,58 @@ def test_every_element_is_checked():
     assert bench.wrong(jnp.asarray(damaged)) == 4  # on each of the four devices
 
 
-def test_a_wrong_gather_is_reported(monkeypatch):
+@pytest.mark.parametrize("operation", [REDUCE_SCATTER, ALL_REDUCE], ids=lambda o: o.name)
+def test_every_element_of_a_sum_is_checked(operation):
+    bench = Bench(operation, SMALL, Ring(4))
+    (terms,) = bench.inputs()
+    summed = np.asarray(terms).astype(np.float32).sum(0)
+    assert len({tuple(term.ravel()) for term in np.asarray(terms).astype(np.float32)}) == 4
+    assert bench.wrong(jnp.asarray(summed, jnp.bfloat16)) == 0
+    summed[0, 0, 7, 11] += 1
+    copies = 4 if operation is ALL_REDUCE else 1
+    assert bench.wrong(jnp.asarray(summed, jnp.bfloat16)) == copies
+
+
+@pytest.mark.parametrize("operation", [ALL_GATHER_MATMUL, MATMUL_REDUCE_SCATTER])
+def test_every_element_of_a_product_is_checked(operation):
+    case = Case((8, 12), 0, "float32")
+    bench = Bench(operation, case, Ring(4))
+    arrays, matrix = (np.asarray(given) for given in bench.inputs())
+    product = arrays @ matrix if operation is ALL_GATHER_MATMUL else (arrays @ matrix).sum(0)
+    assert bench.wrong(jnp.asarray(product)) == 0
+    product[7, 11] += 1
+    assert bench.wrong(jnp.asarray(product)) == (4 if operation is ALL_GATHER_MATMUL else 1)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
+def test_every_collective_is_measured_and_right(operation, dtype):
+    columns = 12 if operation.matmul else None
+    (case,) = sweep(1536, 1536, 2, dtype, 4, columns)
+    row = measure(case, Setup(operation=operation, iters=2))
+    assert row.collective == operation.name
+    assert row.skipped is None
+    assert row.wrong == 0
+    assert row.time_us is not None
+    rounds = 2 if operation is ALL_REDUCE else 1
+    time_s = row.time_us / 1e6
+    assert row.busbw_gb_s == pytest.approx(rounds * 3 / 4 * case.size_bytes / time_s / 1e9)
+    assert row.link_bytes == rounds * 3 / 8 * case.size_bytes
+    assert row.builtin_us is not None
+    assert (row.matmul_us is not None) == operation.matmul
+
+
+def test_matmuls_take_the_targeted_cases_that_gather_rows():
+    assert len(targeted(ALL_GATHER)) == 36
+    assert {case.dim for case in targeted(ALL_GATHER_MATMUL)} == {2}
+
+
+def test_a_wrong_gather_is_reported():
     def reversed_order(shard, **_):
         return jax.lax.all_gather(shard, "devices", axis=3, tiled=True)[..., ::-1]
 
-    monkeypatch.setattr(_measure, "all_gather", reversed_order)
-    wrong = measure(SMALL, Setup(iters=1)).wrong
+    operation = replace(ALL_GATHER, ours=lambda dim, **_: reversed_order)
+    wrong = measure(SMALL, Setup(operation=operation, iters=1)).wrong
     assert wrong is not None
     assert wrong > 300
 

@@ -1,20 +1,21 @@
-"""`ringline bench all-gather`: nccl-tests' table for the ring and line all-gather."""
+"""`ringline bench COLLECTIVE`: nccl-tests' table for the collectives on a ring and a line."""
 
 import json
 import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 
 if TYPE_CHECKING:
     from ringline.collectives._measure import Row, Setup
+    from ringline.collectives._operations import Operation
     from ringline.collectives._shapes import Case
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -22,13 +23,10 @@ _MAX_EMULATED_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class AllGather:
-    """Measure the all-gather on a ring or a line, checking every element.
+class _Flags:
+    """What all collectives' commands take."""
 
-    Beside it, in the same run: the link's microbenchmark (one permute to the next neighbour of as
-    many bytes as the busiest link carries) and the built-in all-gather. Without accelerators the
-    devices are emulated on the CPU.
-    """
+    collective: ClassVar[str]
 
     topology: Literal["ring", "line"] = "ring"
     """How the devices are linked."""
@@ -41,9 +39,9 @@ class AllGather:
     implementation: Literal["permute", "xla", "auto"] = "permute"
     """permute sends between neighbours; xla is the built-in; auto lets ringline choose."""
     cases: Literal["sweep", "targeted"] = "sweep"
-    """A sweep over sizes, or the 18 shapes x 2 element types of 4-chip decoder LMs."""
+    """A sweep over sizes, or the shapes x 2 element types of 4-chip decoder LMs."""
     begin: Annotated[str, tyro.conf.arg(aliases=["-b"], metavar="BYTES")] = "8"
-    """Smallest size of the sweep: gathered bytes; K, M, G and KiB, MiB, GiB are binary."""
+    """Smallest size of the sweep: all of the array; K, M, G and KiB, MiB, GiB are binary."""
     end: Annotated[str, tyro.conf.arg(aliases=["-e"], metavar="BYTES")] = "64MiB"
     """Largest size of the sweep."""
     factor: Annotated[int, tyro.conf.arg(aliases=["-f"])] = 2
@@ -51,7 +49,7 @@ class AllGather:
     dtype: Literal["bfloat16", "float16", "float32", "int32", "uint8"] = "bfloat16"
     """Element type of the sweep."""
     max_bytes: Annotated[str | None, tyro.conf.arg(metavar="BYTES")] = None
-    """Skip cases whose gathered array is larger."""
+    """Skip cases whose array is larger."""
     iters: int = 20
     """Repeats that the medians are over; slow cases stop after 20 s, two repeats at least."""
     link_gb_s: Annotated[float | None, tyro.conf.arg(metavar="GB/S")] = None
@@ -60,7 +58,81 @@ class AllGather:
     """Write the rows; `-` for standard output, and the table goes to standard error."""
 
 
-def run(flags: AllGather) -> int:
+@dataclass(frozen=True, slots=True)
+class AllGather(_Flags):
+    """Measure the all-gather on a ring or a line, checking every element.
+
+    Sizes are of the gathered array. Beside it, in the same run: the link's microbenchmark (one
+    permute to the next neighbour of as many bytes as the busiest link carries) and the built-in
+    all-gather. Without accelerators the devices are emulated on the CPU.
+    """
+
+    collective: ClassVar[str] = "all-gather"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter(_Flags):
+    """Measure the reduce-scatter on a ring or a line, checking every element.
+
+    Sizes are of the array before the scatter. Beside it, in the same run: the link's microbenchmark
+    (one permute to the next neighbour of as many bytes as the busiest link carries) and the
+    built-in reduce-scatter. Without accelerators the devices are emulated on the CPU.
+    """
+
+    collective: ClassVar[str] = "reduce-scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce(_Flags):
+    """Measure the all-reduce on a ring or a line, checking every element.
+
+    Sizes are of the array. Beside it, in the same run: the link's microbenchmark (one permute to
+    the next neighbour of as many bytes as the busiest link carries) and the built-in all-reduce.
+    Without accelerators the devices are emulated on the CPU.
+    """
+
+    collective: ClassVar[str] = "all-reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class _MatmulFlags(_Flags):
+    """What the fused collectives' commands take besides."""
+
+    begin: Annotated[str, tyro.conf.arg(aliases=["-b"], metavar="BYTES")] = "64KiB"
+    """Smallest size of the sweep: all of the array; K, M, G and KiB, MiB, GiB are binary."""
+    end: Annotated[str, tyro.conf.arg(aliases=["-e"], metavar="BYTES")] = "4MiB"
+    """Largest size of the sweep."""
+    columns: int = 512
+    """k of the sweep: arrays are [rows, k], the matrix is [k, k]."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllGatherMatmul(_MatmulFlags):
+    """Measure the all-gather that a matmul is fused with, checking every element.
+
+    Sizes are of the gathered array. Beside it, in the same run: the link's microbenchmark (one
+    permute to the next neighbour of as many bytes as the busiest link carries), the built-in
+    all-gather and then the matmul, and the matmul alone. Without accelerators the devices are
+    emulated on the CPU.
+    """
+
+    collective: ClassVar[str] = "all-gather-matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulReduceScatter(_MatmulFlags):
+    """Measure the reduce-scatter that a matmul is fused with, checking every element.
+
+    Sizes are of the product before the scatter. Beside it, in the same run: the link's
+    microbenchmark (one permute to the next neighbour of as many bytes as the busiest link carries),
+    the matmul and then the built-in reduce-scatter, and the matmul alone. Without accelerators the
+    devices are emulated on the CPU.
+    """
+
+    collective: ClassVar[str] = "matmul-reduce-scatter"
+
+
+def run(flags: _Flags) -> int:
     """Measure, print and write what the flags ask for; 1 if an element was wrong."""
     begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
     max_bytes = None if flags.max_bytes is None else _bytes("--max-bytes", flags.max_bytes)
@@ -68,14 +140,17 @@ def run(flags: AllGather) -> int:
     out = sys.stderr if flags.json == "-" else sys.stdout
     _start_devices(flags.devices)
 
-    from ringline.collectives._measure import Setup, sweep
-    from ringline.collectives._shapes import TARGETED
+    from ringline.collectives._measure import Setup, sweep, targeted
+    from ringline.collectives._operations import OPERATIONS
 
+    operation = OPERATIONS[flags.collective]
     if flags.cases == "targeted":
-        cases = list(TARGETED)
+        cases = targeted(operation)
     else:
-        cases = sweep(begin, end, flags.factor, flags.dtype, flags.devices)
+        width = flags.columns if isinstance(flags, _MatmulFlags) else None
+        cases = sweep(begin, end, flags.factor, flags.dtype, flags.devices, width)
     setup = Setup(
+        operation=operation,
         topology=flags.topology,
         devices=flags.devices,
         directions=flags.directions,
@@ -84,10 +159,11 @@ def run(flags: AllGather) -> int:
         iters=flags.iters,
     )
     rows = []
-    print(_head(flags), file=out, flush=True)
+    columns = _columns(operation)
+    print(_head(flags, operation, columns), file=out, flush=True)
     for row in _measured(cases, setup, max_bytes):
         rows.append(row)
-        print(_line(row), file=out, flush=True)
+        print(_line(row, columns), file=out, flush=True)
     wrong = sum(row.wrong or 0 for row in rows)
     busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
     average = sum(busbw) / len(busbw) if busbw else 0.0
@@ -98,10 +174,10 @@ def run(flags: AllGather) -> int:
     return 1 if wrong else 0
 
 
-def _check(flags: AllGather) -> None:
+def _check(flags: _Flags) -> None:
     """Refuse bad flags before JAX starts and before minutes of measuring."""
-    for name in ("devices", "channels", "iters"):
-        if getattr(flags, name) < 1:
+    for name in ("devices", "channels", "iters", "columns"):
+        if getattr(flags, name, 1) < 1:
             raise ValueError(
                 f"{name} must be at least 1, got {getattr(flags, name)}; change --{name}"
             )
@@ -144,41 +220,57 @@ def _measured(cases: "Iterable[Case]", setup: "Setup", max_bytes: int | None) ->
             yield measure(case, setup, max_bytes=max_bytes)
 
 
-# (heading, width, text of a row)
-_COLUMNS = (
-    ("size(B)", 11, lambda r: r.size_bytes),
-    ("count", 10, lambda r: r.size_bytes // r.devices // _itemsize(r.dtype)),
-    ("type", 8, lambda r: r.dtype),
-    ("redop", 5, lambda r: "none"),
-    ("topo", 4, lambda r: r.topology),
-    ("dir", 3, lambda r: r.directions),
-    ("chan", 4, lambda r: r.channels),
-    ("time(us)", 10, lambda r: _number(r.time_us, ".1f")),
-    ("algbw", 7, lambda r: _number(r.algbw_gb_s, ".3g")),
-    ("busbw", 7, lambda r: _number(r.busbw_gb_s, ".3g")),
-    ("linkbw", 7, lambda r: _number(r.linkbw_gb_s, ".3g")),
-    ("share", 6, lambda r: _number(r.share_of_microbenchmark, ".1%")),
-    ("permute(us)", 11, lambda r: _number(r.microbenchmark_us, ".1f")),
-    ("builtin(us)", 11, lambda r: _number(r.builtin_us, ".1f")),
-    ("#wrong", 6, lambda r: "-" if r.wrong is None else r.wrong),
-    ("shape", 20, lambda r: f"{'x'.join(map(str, r.shape))}@{r.dim}"),
-)
+Column = tuple[str, int, Callable[["Row"], Any]]
+"""Heading, width, and the text of a row."""
 
 
-def _head(flags: AllGather) -> str:
+def _columns(operation: "Operation") -> list[Column]:
+    redop = "sum" if operation.sums else "none"
+    # nccl-tests counts a reduce-scatter's and an all-gather's elements per device.
+    share = operation.rounds == 1
+    matmul: list[Column] = [("matmul(us)", 11, lambda r: _number(r.matmul_us, ".1f"))]
+    return [
+        ("size(B)", 11, lambda r: r.size_bytes),
+        ("count", 10, lambda r: _count(r, share)),
+        ("type", 8, lambda r: r.dtype),
+        ("redop", 5, lambda r: redop),
+        ("topo", 4, lambda r: r.topology),
+        ("dir", 3, lambda r: r.directions),
+        ("chan", 4, lambda r: r.channels),
+        ("time(us)", 10, lambda r: _number(r.time_us, ".1f")),
+        ("algbw", 7, lambda r: _number(r.algbw_gb_s, ".3g")),
+        ("busbw", 7, lambda r: _number(r.busbw_gb_s, ".3g")),
+        ("linkbw", 7, lambda r: _number(r.linkbw_gb_s, ".3g")),
+        ("share", 6, lambda r: _number(r.share_of_microbenchmark, ".1%")),
+        ("permute(us)", 11, lambda r: _number(r.microbenchmark_us, ".1f")),
+        ("builtin(us)", 11, lambda r: _number(r.builtin_us, ".1f")),
+        *(matmul if operation.matmul else ()),
+        ("#wrong", 6, lambda r: "-" if r.wrong is None else r.wrong),
+        ("shape", 20, lambda r: f"{'x'.join(map(str, r.shape))}@{r.dim}"),
+    ]
+
+
+def _head(flags: _Flags, operation: "Operation", columns: list[Column]) -> str:
+    rounds = "2(n-1)/n" if operation.rounds == 2 else "(n-1)/n"
     lines = [
-        f"# all-gather, {flags.devices} devices on a {flags.topology}, {flags.implementation}; "
-        "out of place; medians; sizes binary, GB/s decimal",
-        "# busbw = (n-1)/n size/time; linkbw = bytes over the busiest directed link / time",
+        f"# {operation.name}, {flags.devices} devices on a {flags.topology}, "
+        f"{flags.implementation}; out of place; medians; sizes binary, GB/s decimal",
+        f"# size: the {operation.array}; busbw = {rounds} size/time; "
+        "linkbw = bytes over the busiest directed link / time",
         "# share = permute(us) / time(us); the permute moves the busiest link's bytes one hop",
-        "# " + " ".join(f"{name:>{width}}" for name, width, _ in _COLUMNS),
+        "# " + " ".join(f"{name:>{width}}" for name, width, _ in columns),
     ]
     return "\n".join(lines)
 
 
-def _line(row: "Row") -> str:
-    text = "  " + " ".join(f"{cell(row)!s:>{width}}" for _, width, cell in _COLUMNS)
+def _line(row: "Row", columns: list[Column]) -> str:
+    text = "  " + " ".join(f"{cell(row)!s:>{width}}" for _, width, cell in columns)
     return text if row.skipped is None else f"{text}\n#   skipped: {row.skipped}"
+
+
+def _count(row: "Row", per_device: bool) -> int:
+    elements = row.size_bytes // _itemsize(row.dtype)
+    return elements // row.devices if per_device else elements
 
 
 def _number(value: float | None, form: str) -> str:
@@ -191,7 +283,7 @@ def _itemsize(dtype: str) -> int:
     return jnp.dtype(dtype).itemsize
 
 
-def _document(flags: AllGather, rows: "list[Row]", wrong: int, average: float) -> dict[str, Any]:
+def _document(flags: _Flags, rows: "list[Row]", wrong: int, average: float) -> dict[str, Any]:
     import jax
 
     found = []
@@ -201,7 +293,7 @@ def _document(flags: AllGather, rows: "list[Row]", wrong: int, average: float) -
             data["linkbw_share"] = row.linkbw_gb_s / flags.link_gb_s
         found.append(data)
     return {
-        "collective": "all-gather",
+        "collective": flags.collective,
         "rows": found,
         "out_of_bounds_values": wrong,
         "avg_busbw_gb_s": average,

@@ -1,26 +1,25 @@
-"""Measure an all-gather: time, bandwidths, the link's own speed beside it, every element checked.
+"""Measure a collective: time, bandwidths, the link's own speed beside it, every element checked.
 
-Definitions, for n devices, T gathered bytes and t seconds: algbw = T / t;
-busbw = (n - 1) / n T / t; linkbw = bytes over the busiest directed link / t. The *microbenchmark*
-is one permute in which every device sends its next neighbour as many bytes as the gather puts on
-its busiest link; the share of it is the permute's time over the gather's.
+Definitions, for n devices, T bytes (gathered, before a scatter, or reduced) and t seconds:
+algbw = T / t; busbw = (n - 1) / n T / t, twice that for an all-reduce; linkbw = bytes over the
+busiest directed link / t. The *microbenchmark* is one permute in which every device sends its next
+neighbour as many bytes as the collective puts on its busiest link; the share of it is the permute's
+time over the collective's.
 """
 
 from dataclasses import asdict, dataclass
-from functools import partial
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from ringline.collectives._all_gather import all_gather
 from ringline.collectives._arguments import Implementation
-from ringline.collectives._shapes import Case
-from ringline.collectives._timing import AXIS, Bench, Subject, time_interleaved
-from ringline.schedule import all_gather as all_gather_schedule
+from ringline.collectives._operations import ALL_GATHER, Operation
+from ringline.collectives._shapes import TARGETED, Case
+from ringline.collectives._timing import Bench, Subject, time_interleaved
 from ringline.topology import TopologyName, topology
 
 # Above this, inputs of the other measurements are not kept in memory beside the one that runs.
@@ -29,8 +28,9 @@ _INTERLEAVED_MAX_BYTES = 2**29
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How to gather, and how often to repeat it."""
+    """What to run and how, and how often to repeat it."""
 
+    operation: Operation = ALL_GATHER
     topology: TopologyName = "ring"
     devices: int = 4
     directions: Literal[1, 2] = 2
@@ -44,9 +44,10 @@ class Row:
     """One measured case; times are medians. None where a value was not measured.
 
     Attributes:
-        size_bytes: T, bytes of the gathered array.
-        shape: the gathered shape.
-        dim: the gathered dim.
+        collective: what was measured.
+        size_bytes: T, bytes of the array that is gathered, scattered or reduced.
+        shape: of that array.
+        dim: the dim along which it is gathered or scattered.
         dtype: element type.
         topology: `ring` or `line`.
         devices: n.
@@ -54,18 +55,20 @@ class Row:
         channels: queues of a directed link.
         implementation: the backend asked for; `auto` where the library chose.
         iters: how many repeats the medians are over; fewer than asked for where one is slow.
-        time_us: of one gather.
+        time_us: of one run.
         algbw_gb_s: T / t.
-        busbw_gb_s: (n - 1) / n T / t.
+        busbw_gb_s: (n - 1) / n T / t; twice that for an all-reduce.
         linkbw_gb_s: bytes over the busiest directed link / t.
         link_bytes: those bytes.
         microbenchmark_us: one permute to the next neighbour of `link_bytes` on each device.
         share_of_microbenchmark: microbenchmark_us / time_us.
-        builtin_us: `jax.lax.all_gather` of the same array.
+        builtin_us: what `jax.lax` has for it, on the same arrays.
+        matmul_us: the matmul alone, where there is one.
         wrong: elements, over all devices, whose bits are not what they should be.
         skipped: why the row, or a part of it, was not measured.
     """
 
+    collective: str
     size_bytes: int
     shape: tuple[int, ...]
     dim: int
@@ -84,6 +87,7 @@ class Row:
     microbenchmark_us: float | None = None
     share_of_microbenchmark: float | None = None
     builtin_us: float | None = None
+    matmul_us: float | None = None
     wrong: int | None = None
     skipped: str | None = None
 
@@ -96,8 +100,8 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
     """Check and time one case.
 
     Args:
-        case: shape, dim and element type of the gathered array.
-        setup: how to gather.
+        case: shape, dim and element type of the array that is gathered, scattered or reduced.
+        setup: what to run, and how.
         max_bytes: larger cases are skipped.
 
     Returns:
@@ -105,14 +109,15 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         that the devices cannot share evenly are skipped, with the reason.
 
     Raises:
-        ValueError: when `setup` asks for what `ringline.all_gather` refuses.
+        ValueError: when `setup` asks for what the collective refuses.
     """
-    schedule = all_gather_schedule(
+    schedule = setup.operation.schedule(
         topology(setup.topology, setup.devices),
         directions=setup.directions,
         channels=setup.channels,
     )
     row = {
+        "collective": setup.operation.name,
         "size_bytes": case.size_bytes,
         "shape": case.shape,
         "dim": case.dim,
@@ -131,7 +136,7 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
     if "time_s" not in measured:
         return Row(**row, **measured)
     time_s = measured.pop("time_s")
-    share = (setup.devices - 1) / setup.devices
+    share = setup.operation.rounds * (setup.devices - 1) / setup.devices
     micro_us = measured["microbenchmark_us"]
     return Row(
         **row,
@@ -144,10 +149,23 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
     )
 
 
-def sweep(begin_bytes: int, end_bytes: int, factor: int, dtype: str, devices: int) -> list[Case]:
-    """One-dimensional cases from `begin_bytes` to `end_bytes`, each `factor` times the last.
+def targeted(operation: Operation) -> list[Case]:
+    """The targeted cases that an operation can run: a matmul sums over the last dim."""
+    return [c for c in TARGETED if not operation.matmul or c.dim < len(c.shape) - 1]
 
-    Sizes are rounded down to whole elements on each device, at least one.
+
+def sweep(
+    begin_bytes: int,
+    end_bytes: int,
+    factor: int,
+    dtype: str,
+    devices: int,
+    columns: int | None = None,
+) -> list[Case]:
+    """Cases from `begin_bytes` to `end_bytes`, each `factor` times the last.
+
+    They are one-dimensional, or rows of `columns` elements. Sizes are rounded down to whole rows on
+    each device, at least one.
 
     Raises:
         ValueError: for sizes out of order or a factor under 2.
@@ -161,8 +179,9 @@ def sweep(begin_bytes: int, end_bytes: int, factor: int, dtype: str, devices: in
         raise ValueError(f"the sweep's factor must be at least 2, got {factor}; change --factor")
     cases, size = [], begin_bytes
     while size <= end_bytes:
-        shard = max(1, size // devices // jnp.dtype(dtype).itemsize)
-        cases.append(Case((shard * devices,), 0, dtype))
+        row_bytes = (columns or 1) * jnp.dtype(dtype).itemsize
+        rows = devices * max(1, size // devices // row_bytes)
+        cases.append(Case((rows,) if columns is None else (rows, columns), 0, dtype))
         size *= factor
     return list(dict.fromkeys(cases))
 
@@ -189,9 +208,12 @@ def available_bytes() -> int | None:
 def _why_skip(case: Case, setup: Setup, max_bytes: int | None) -> str | None:
     if max_bytes is not None and case.size_bytes > max_bytes:
         return f"{case.size_bytes} bytes are more than the {max_bytes} of --max-bytes"
-    if case.shape[case.dim] % setup.devices:
+    if setup.operation.name == "all-reduce":
+        rows = -(-prod(case.shape) // setup.devices)
+    elif case.shape[case.dim] % setup.devices:
         return f"dim {case.dim} of {case.shape} does not divide by {setup.devices} devices"
-    rows = case.shape[case.dim] // setup.devices
+    else:
+        rows = case.shape[case.dim] // setup.devices
     if setup.channels > rows:
         return f"{setup.channels} channels are more than the {rows} rows of a shard"
     return None
@@ -208,41 +230,44 @@ def _too_large(needed_bytes: int, held_bytes: int = 0) -> str | None:
 
 
 def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
-    """The measured fields of a row, and the gather's `time_s`; or only why it was skipped."""
-    bench = Bench(case, topology(setup.topology, setup.devices))
-    gather = bench.gather(
-        partial(
-            all_gather,
-            axis_name=AXIS,
-            axis=case.dim,
+    """The measured fields of a row, and `time_s`; or only why it was skipped."""
+    operation = setup.operation
+    bench = Bench(operation, case, topology(setup.topology, setup.devices))
+    ours = bench.compile(
+        operation.ours(
+            case.dim,
             topology=setup.topology,
             directions=setup.directions,
             channels=setup.channels,
             implementation=setup.implementation,
         )
     )
-    builtin = bench.gather(partial(lax.all_gather, axis_name=AXIS, axis=case.dim, tiled=True))
-    reason = _too_large(bench.host_bytes(gather))
+    builtin = bench.compile(operation.builtin(case.dim))
+    reason = _too_large(bench.host_bytes(ours))
     if reason is not None:
         return {"skipped": reason}
-    shards = bench.shards()
-    wrong = bench.wrong(gather(shards))
-    subjects = {"gather": Subject(gather, shards)}
-    reason = _too_large(bench.host_bytes(builtin), held_bytes=case.size_bytes)
+    inputs = bench.inputs()
+    wrong = bench.wrong(ours(*inputs))
+    subjects = {"ours": Subject(ours, inputs)}
+    reason = _too_large(bench.host_bytes(builtin), held_bytes=bench.input_bytes)
     if reason is None:
-        subjects["builtin"] = Subject(builtin, shards)
+        subjects["builtin"] = Subject(builtin, inputs)
     if case.size_bytes <= _INTERLEAVED_MAX_BYTES and link_bytes:
         subjects["micro"] = bench.microbenchmark(link_bytes)
+    if operation.matmul:
+        subjects["matmul"] = bench.bare_matmul()
     times = time_interleaved(subjects, setup.iters)
-    wrong = max(wrong, bench.wrong(gather(shards)))
-    del subjects, shards
+    wrong = max(wrong, bench.wrong(ours(*inputs)))
+    del subjects, inputs
     if "micro" not in times and link_bytes:
         times |= time_interleaved({"micro": bench.microbenchmark(link_bytes)}, setup.iters)
+    medians_us = {name: median(seconds) * 1e6 for name, seconds in times.items()}
     return {
-        "time_s": median(times["gather"]),
-        "iters": len(times["gather"]),
-        "builtin_us": median(times["builtin"]) * 1e6 if "builtin" in times else None,
-        "microbenchmark_us": median(times["micro"]) * 1e6 if "micro" in times else None,
+        "time_s": median(times["ours"]),
+        "iters": len(times["ours"]),
+        "builtin_us": medians_us.get("builtin"),
+        "microbenchmark_us": medians_us.get("micro"),
+        "matmul_us": medians_us.get("matmul"),
         "wrong": wrong,
         "skipped": None if reason is None else f"the built-in only: {reason}",
     }

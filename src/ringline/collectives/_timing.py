@@ -1,7 +1,8 @@
 """The functions that a measurement runs, and their times.
 
-The value of an element follows from its place in the gathered array, so that a device can make
-its own shard, and check all that it gathered, without a second copy of the array.
+The value of an element follows from its place in the whole array, so that a device can make its
+own input, and check its result, without a second copy of the array. Where elements are only moved
+they are any bits; where they are added or multiplied they are small integers, exact in every type.
 """
 
 import time
@@ -16,21 +17,25 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled, Wrapped
 
+from ringline.collectives._operations import AXIS, Operation, Way
 from ringline.collectives._shapes import Case
 from ringline.topology import Line, Ring
 
-AXIS = "devices"
 _ROUNDS_BUDGET_S = 20.0
 _MIN_ROUNDS = 2
 _MAX_SLABS = 64
+# Which column of the array a matmul's matrix picks for each column of the result.
+_PICK_STRIDE = 5
+# Tells the devices' terms of one place apart.
+_DEVICE_STRIDE = 40503
 _CARRIERS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 class Subject(NamedTuple):
     """A compiled function and what it is run on."""
 
-    function: Callable[[Array], Any]
-    argument: Array
+    function: Callable[..., Any]
+    arguments: tuple[Array, ...]
 
 
 def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, list[float]]:
@@ -55,39 +60,65 @@ def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, l
 
 def _seconds(subject: Subject) -> float:
     started = time.perf_counter()
-    jax.block_until_ready(subject.function(subject.argument))
+    jax.block_until_ready(subject.function(*subject.arguments))
     return time.perf_counter() - started
 
 
 class Bench:
-    """Shards, gathers, checks and the microbenchmark of one case on the first devices."""
+    """Inputs, compiled functions, checks and the microbenchmark of one case of an operation."""
 
-    def __init__(self, case: Case, topology: Ring | Line):
-        self._case, self._topology = case, topology
+    def __init__(self, operation: Operation, case: Case, topology: Ring | Line):
+        self._operation, self._case, self._topology = operation, case, topology
         self._mesh = Mesh(np.array(jax.devices()[: topology.devices]), (AXIS,))
-        self._spec = P(*(AXIS if dim == case.dim else None for dim in range(len(case.shape))))
+        self._stripes = P(*(AXIS if dim == case.dim else None for dim in range(len(case.shape))))
 
-    def shards(self) -> Array:
-        """The sharded array that is gathered."""
-        shape = list(self._case.shape)
-        shape[self._case.dim] //= self._topology.devices
+    def inputs(self) -> tuple[Array, ...]:
+        """What the operation is run on: the array of each device, and the matrix if it has one."""
+        shards = self._operation.takes == "shard"
+        shape = self._stripe_shape() if shards else self._case.shape
 
         def make() -> Array:
-            start = lax.axis_index(AXIS) * shape[self._case.dim]
-            bits = self._bits(tuple(shape), {self._case.dim: start})
-            dtype = jnp.dtype(self._case.dtype)
-            return lax.bitcast_convert_type(bits, dtype)
+            here = lax.axis_index(AXIS)
+            starts = {self._case.dim: here * shape[self._case.dim]} if shards else {}
+            bits = self._bits(shape, starts, jnp.uint32(0) if shards else here)
+            made = lax.bitcast_convert_type(bits, jnp.dtype(self._case.dtype))
+            return made if shards else made[None]
 
-        return self._compiled(make, (), self._spec)()
+        array = self._compiled(make, (), self._stripes if shards else P(AXIS))()
+        if not self._operation.matmul:
+            return (array,)
+        columns = self._case.shape[-1]
+        # One 1 in each column: the product is the array with its columns taken in another order.
+        picked = np.arange(columns) * _PICK_STRIDE % columns
+        matrix = np.arange(columns)[:, None] == picked
+        return array, jnp.asarray(matrix, jnp.dtype(self._case.dtype))
 
-    def gather(self, way: Callable[[Array], Array]) -> Compiled:
-        """`way` over all devices, compiled; each device holds the whole result."""
-        shards = jax.ShapeDtypeStruct(
-            self._case.shape,
-            jnp.dtype(self._case.dtype),
-            sharding=NamedSharding(self._mesh, self._spec),
-        )
-        return self._compiled(lambda shard: way(shard), self._spec, P()).lower(shards).compile()
+    def compile(self, way: Way) -> Compiled:
+        """`way` over all devices, compiled for `inputs`."""
+        shards = self._operation.takes == "shard"
+        array = self._stripes if shards else P(AXIS)
+        specs = (array, P()) if self._operation.matmul else (array,)
+
+        def body(x: Array, *matrix: Array) -> Array:
+            return way(x if shards else x[0], *matrix)
+
+        out = P() if self._operation.gives == "whole" else self._stripes
+        shapes = [self._case.shape if shards else (self._topology.devices, *self._case.shape)]
+        if self._operation.matmul:
+            shapes.append((self._case.shape[-1],) * 2)
+        given = [
+            jax.ShapeDtypeStruct(
+                shape, jnp.dtype(self._case.dtype), sharding=NamedSharding(self._mesh, spec)
+            )
+            for shape, spec in zip(shapes, specs)
+        ]
+        return self._compiled(body, specs, out).lower(*given).compile()
+
+    @property
+    def input_bytes(self) -> int:
+        """Of all devices' arrays together."""
+        copies = 1 if self._operation.takes == "shard" else self._topology.devices
+        return copies * self._case.size_bytes
 
     def host_bytes(self, compiled: Compiled) -> int:
         """Memory that all emulated devices together take for one run, inputs and results too."""
@@ -97,27 +128,31 @@ class Bench:
         held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
         return self._topology.devices * (held + sizes.temp_size_in_bytes)
 
-    def wrong(self, gathered: Array) -> int:
+    def wrong(self, result: Array) -> int:
         """Elements of every device's result whose bits are not what they should be."""
-
+        whole = self._operation.gives == "whole"
+        shape = self._case.shape if whole else self._stripe_shape()
         # Slab by slab, because the bits to compare with take as much memory as what they are for.
-        dim = max(range(len(self._case.shape)), key=lambda dim: self._case.shape[dim])
-        rows = self._case.shape[dim]
+        dim = max(range(len(shape)), key=lambda dim: shape[dim])
+        rows = shape[dim]
         slabs = next(count for count in range(min(rows, _MAX_SLABS), 0, -1) if rows % count == 0)
-        slab = list(self._case.shape)
+        slab = list(shape)
         slab[dim] = rows // slabs
 
-        def count(whole: Array) -> Array:
+        def count(mine: Array) -> Array:
+            first = {} if whole else {self._case.dim: lax.axis_index(AXIS) * shape[self._case.dim]}
+
             def add(number: Array, wrong: Array) -> Array:
                 start = number * slab[dim]
-                expected = self._bits(tuple(slab), {dim: start})
-                bits = lax.bitcast_convert_type(whole, expected.dtype)
+                starts = first | {dim: first.get(dim, 0) + start}
+                expected = self._expected(tuple(slab), starts)
+                bits = lax.bitcast_convert_type(mine, expected.dtype)
                 bits = lax.dynamic_slice_in_dim(bits, start, slab[dim], axis=dim)
                 return wrong + jnp.sum(bits != expected, dtype=jnp.int32)
 
             return lax.fori_loop(0, slabs, add, jnp.int32(0))[None]
 
-        counts = self._compiled(count, P(), P(AXIS))(gathered)
+        counts = self._compiled(count, P() if whole else self._stripes, P(AXIS))(result)
         return int(np.asarray(counts, np.int64).sum())
 
     def microbenchmark(self, link_bytes: int) -> Subject:
@@ -131,21 +166,56 @@ class Bench:
         ]
         permute = self._compiled(lambda x: lax.ppermute(x, AXIS, hops), P(AXIS), P(AXIS))
         fill = self._compiled(lambda: jnp.ones((elements,), carrier), (), P(AXIS))
-        return Subject(permute, fill())
+        return Subject(permute, (fill(),))
 
-    def _bits(self, shape: tuple[int, ...], starts: Mapping[int, Any]) -> Array:
-        """Bits of the elements of a block of the gathered array that begins at `starts`, by dim."""
+    def bare_matmul(self) -> Subject:
+        """The operation's matmul on each device, with nothing to wait for."""
+        dtype = jnp.dtype(self._case.dtype)
+        shape, columns = self._case.shape, self._case.shape[-1]
+        fill = self._compiled(lambda: jnp.ones((1, *shape), dtype), (), P(AXIS))
+        matmul = self._compiled(lambda x, w: x @ w, (P(AXIS), P()), P(AXIS))
+        return Subject(matmul, (fill(), jnp.ones((columns, columns), dtype)))
+
+    def _stripe_shape(self) -> tuple[int, ...]:
+        shape = list(self._case.shape)
+        shape[self._case.dim] //= self._topology.devices
+        return tuple(shape)
+
+    def _expected(self, shape: tuple[int, ...], starts: Mapping[int, Any]) -> Array:
+        """Bits of a block of the result that begins at `starts`, by dim."""
+        if not self._operation.sums:
+            return self._bits(shape, starts, jnp.uint32(0), result=True)
+        dtype, carrier = jnp.dtype(self._case.dtype), _carrier(self._case.dtype)
+
+        def add(device: Array, total: Array) -> Array:
+            bits = self._bits(shape, starts, device, result=True)
+            return total + lax.bitcast_convert_type(bits, dtype)
+
+        total = lax.fori_loop(0, self._topology.devices, add, jnp.zeros(shape, dtype))
+        return lax.bitcast_convert_type(total, carrier)
+
+    def _bits(
+        self, shape: tuple[int, ...], starts: Mapping[int, Any], device: Array, result: bool = False
+    ) -> Array:
+        """Bits of a block of `device`'s array; of the `result`, with the columns a matmul picks."""
         carrier = _carrier(self._case.dtype)
         place = jnp.zeros((), jnp.uint32)
         stride = 1
+        last = len(shape) - 1
         for dim in reversed(range(len(shape))):
             index = lax.broadcasted_iota(jnp.uint32, shape, dim)
             if dim in starts:
                 index = index + lax.convert_element_type(starts[dim], jnp.uint32)
+            if dim == last and result and self._operation.matmul:
+                index = index * jnp.uint32(_PICK_STRIDE) % jnp.uint32(self._case.shape[-1])
             place = place + index * jnp.uint32(stride % 2**32)
             stride *= self._case.shape[dim]
+        place = place + lax.convert_element_type(device, jnp.uint32) * jnp.uint32(_DEVICE_STRIDE)
         # A multiplicative hash (Knuth, vol. 3, 6.4): neighbours differ in the bits that are kept.
         mixed = place * jnp.uint32(2654435761)
+        if self._operation.sums or self._operation.matmul:
+            small = (mixed >> 30).astype(jnp.dtype(self._case.dtype))
+            return lax.bitcast_convert_type(small, carrier)
         return (mixed >> (32 - 8 * jnp.dtype(carrier).itemsize)).astype(carrier)
 
     def _compiled(self, function: Callable, in_specs: Any, out_specs: Any) -> Wrapped:
