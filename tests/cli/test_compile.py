@@ -85,6 +85,7 @@ def test_a_function_of_the_users(libtpu, own, capfd, tmp_path):
     assert (gather["axis"], gather["link"]) == ("fsdp", "ICI")
     assert gather["name"] in text.read_text()
     assert "trips of loop" in page.read_text()
+    assert "<td>all-gather</td>" in page.read_text()
     assert lines(err) == []
     assert "compiling for 2x v5e-4" in err
 
@@ -192,4 +193,4 @@ def test_a_recipe_with_its_prediction(libtpu, tmp_path, capfd):
     out = capfd.readouterr().out
     assert "prediction against program" in out
     assert "Assumed: nothing" in out
-    assert "eager_one_f_one_b" in page.read_text()
+    assert "eager-1f1b: one of" in page.read_text()

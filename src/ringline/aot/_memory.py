@@ -122,7 +122,7 @@ def _names(module: Module) -> tuple[dict[int, str], dict[str, str]]:
     for computation, rows in module.computations.items():
         for instruction in rows:
             op_name = _OP_NAME.search(instruction.text)
-            label = op_name[1] if op_name else instruction.name
+            label = op_name[1].replace("\\'", "'") if op_name else instruction.name
             if instruction.opcode == "parameter" and computation == module.entry:
                 parameters[int(instruction.operand_text)] = label
             makers[instruction.name] = "/".join(label.split("/")[-2:])

@@ -64,27 +64,36 @@ def collective_json(collective: Collective) -> dict[str, Any]:
 
 def report(compiled: Compiled) -> RenderableType:
     """Memory, work and collectives for a rich console."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        right = name in ("size", "runs a step", "spans", "transfer")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in collective_rows(compiled):
+        table.add_row(*row)
+    lines = summary_lines(compiled)
+    return Group(*(Text(line) for line in lines), table, Text(_FOOTNOTE))
+
+
+def summary_lines(compiled: Compiled) -> list[str]:
+    """What, where, how much memory, how much work."""
     target, memory = compiled.target, compiled.memory
     axes = compiled.mesh.shape.items() if compiled.mesh else ()
     mesh = " x ".join(f"{name} {size}" for name, size in axes) or "none"
     slices = target.cluster.slices
-    head = (
-        f"{target.name}: {slices} slice{'s' * (slices > 1)} of {target.topology}, "
-        f"{target.device_count} devices, mesh {mesh}; compiled in {compiled.compile_s:.1f} s"
-    )
     spare = memory.limit_bytes - memory.total_bytes
-    lines = [
-        head,
+    return [
+        f"{target.name}: {slices} slice{'s' * (slices > 1)} of {target.topology}, "
+        f"{target.device_count} devices, mesh {mesh}; compiled in {compiled.compile_s:.1f} s.",
         f"Memory of a device (the compiler's estimate): arguments {gib(memory.arguments_bytes)}, "
         f"temporaries {gib(memory.temporaries_bytes)}, outputs {gib(memory.outputs_bytes)}; "
-        f"fits {gib(memory.limit_bytes)} with {gib(spare)} to spare",
-        "Largest: " + "; ".join(map(str, memory.largest[:3])),
+        f"fits {gib(memory.limit_bytes)} with {gib(spare)} to spare.",
+        "Largest: " + "; ".join(map(str, memory.largest[:3])) + ".",
         f"Work of a device: {compiled.flops / 1e12:.4g} TFLOP in matrix products, "
-        f"{_ms(compiled.compute_us)} of computation by the compiler's cycles, no branch skipped",
+        f"{_ms(compiled.compute_us)} of computation by the compiler's cycles, no branch skipped.",
     ]
-    return Group(*(Text(line) for line in lines), _table(compiled.collectives), Text(_FOOTNOTE))
 
 
+COLUMNS = ("collective", "link", "axis", "size", "runs a step", "spans", "transfer", "")
 _FOOTNOTE = (
     "times: of one execution; a transfer is hidden when the computation between its last start "
     "and its first wait takes longer. Computation by the compiler's cycles, transfers by the "
@@ -92,31 +101,25 @@ _FOOTNOTE = (
 )
 
 
-def _table(collectives: Iterable[Collective]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("collective", "link", "axis"):
-        table.add_column(name, no_wrap=True)
-    for name in ("size", "runs a step", "spans", "transfer"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    for rows in _alike(collectives):
-        first = rows[0]
-        times = (
-            f"{len(rows)} x {first.times_per_step}" if len(rows) > 1 else str(first.times_per_step)
+def collective_rows(compiled: Compiled) -> list[tuple[str, ...]]:
+    """The table of collectives, those that read the same in one row."""
+    rows: list[tuple[str, ...]] = []
+    for alike in _alike(compiled.collectives):
+        first = alike[0]
+        times = f"{len(alike)} x " * (len(alike) > 1) + str(first.times_per_step)
+        if first.in_branch:
+            times = f"at most {times}"
+        if first.in_loop:
+            times += " in a loop"
+        spans = _ms(first.spans_compute_us) if first.asynchronous else "waits"
+        verdict = f"{_ms(first.exposed_us)} exposed" if first.exposed else "hidden"
+        rows.append(
+            (
+                *(first.kind, first.link, first.axis, gib(first.bytes), times, spans),
+                *(_ms(first.transfer_us), verdict),
+            )
         )
-        table.add_row(
-            first.kind,
-            first.link,
-            first.axis,
-            gib(first.bytes),
-            ("at most " if first.in_branch else "")
-            + times
-            + (" in a loop" if first.in_loop else ""),
-            _ms(first.spans_compute_us) if first.asynchronous else "waits",
-            _ms(first.transfer_us),
-            f"{_ms(first.exposed_us)} exposed" if first.exposed else "hidden",
-        )
-    return table
+    return rows
 
 
 def _alike(collectives: Iterable[Collective]) -> list[list[Collective]]:

@@ -1,15 +1,12 @@
 """`ringline compile`: compile a training step for TPU slices without them, and read it back."""
 
-import importlib.util
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -17,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ringline.aot import Compiled, DoesNotFitError, Target
+    from ringline.aot import Compiled, DoesNotFitError
     from ringline.aot.recipes import Recipe
 
 DOES_NOT_FIT, DOES_NOT_TRACE = 1, 1
@@ -51,7 +48,7 @@ class CompileFlags:
     json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
     """Write the report as JSON; `-` for standard output, which then holds nothing else."""
     html: File = None
-    """Write a page that draws one tick of the compiled program, and the step as predicted."""
+    """Write a page with the report and a drawing of one tick of the compiled program."""
     text: File = None
     """Write the scheduled program itself."""
 
@@ -72,6 +69,7 @@ def run(flags: CompileFlags) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from ringline.aot import DoesNotFitError
     from ringline.aot._target import require_libtpu
+    from ringline.cli._compile_own import UserError
 
     _check(flags)
     require_libtpu()
@@ -82,7 +80,7 @@ def run(flags: CompileFlags) -> int:
                 runs.append(job(say))
     except DoesNotFitError as error:
         return _too_large(error, flags)
-    except _UserError as error:
+    except UserError as error:
         print(f"ringline: error: {error}", file=sys.stderr)
         return DOES_NOT_TRACE
     _write(runs, flags)
@@ -103,9 +101,16 @@ def _check(flags: CompileFlags) -> None:
 def _jobs(flags: CompileFlags) -> list[Callable[[Say], _Run]]:
     """What there is to compile."""
     if flags.function:
-        return [lambda say: _function(flags, say)]
-    if flags.config and flags.config.endswith(".toml") and not _is_recipe(flags.config):
-        return [lambda say: _trainer(flags, say)]
+        from ringline.cli._compile_own import compile_function
+
+        asked, wanted = flags.function, str(flags.target)
+        return [lambda say: _Run(compile_function(asked, wanted, flags.mesh, say), asked)]
+    config = flags.config
+    if config and config.endswith(".toml") and not _is_recipe(config):
+        from ringline.cli._compile_own import compile_trainer
+
+        title = f"the trainer's step of {config}"
+        return [lambda say: _Run(compile_trainer(config, flags.target, say), title)]
     from ringline.aot.recipes import way_of
 
     recipe = _recipe(flags)
@@ -149,115 +154,6 @@ def _compile_recipe(recipe: "Recipe", way: Any, say: Say) -> _Run:
     label = f"{way.name}: "
     compiled = compile_for(recipe.target, fn, *args, mesh=mesh, say=lambda text: say(label + text))
     return _Run(compiled, recipe.title, recipe, way)
-
-
-def _trainer(flags: CompileFlags, say: Say) -> _Run:
-    """The step of a `ringline train` run on the target."""
-    import time
-
-    from jax.errors import JaxRuntimeError
-
-    from ringline.aot import read_compiled, target
-    from ringline.aot._quiet import quiet
-    from ringline.train._config import merge, read_toml
-    from ringline.train._step import build, make_schedule
-
-    if not flags.target:
-        raise ValueError("the configuration of a run names no target; add --target '4x v4-16'")
-    wanted = target(flags.target)
-    settings = read_toml(str(flags.config))
-    stages = settings.get("stages", merge({}, {}).stages)
-    settings.setdefault("fsdp", max(1, wanted.device_count // stages))
-    config = merge(settings, {"devices": None}).resolve()
-    mesh = wanted.mesh(stage=config.stages, fsdp=config.fsdp or -1)
-    say(f"compiling the trainer's step for {wanted.name}")
-    started = time.monotonic()
-    try:
-        with quiet():
-            engine = build(config, mesh, make_schedule(config))
-    except JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        message = str(error).splitlines()[0].partition("HBM, ")[2].partition(" HLO module")[0]
-        raise _UserError(f"the step does not fit {wanted.name}: {message}") from None
-    took = time.monotonic() - started
-    compiled = read_compiled(wanted, engine.step, mesh=mesh, compile_s=took)
-    return _Run(compiled, f"the trainer's step of {flags.config}")
-
-
-class _UserError(Exception):
-    """An error of the user's own program, in one line."""
-
-
-def _function(flags: CompileFlags, say: Say) -> _Run:
-    from ringline.aot import DoesNotFitError, compile_for, target
-
-    wanted = target(str(flags.target))
-    mesh = wanted.mesh(**_axes(flags, wanted))
-    place, _, name = str(flags.function).rpartition(":")
-    if not place:
-        raise ValueError(f"--function must be FILE.py:NAME, got {flags.function!r}")
-    module = _module(place)
-    build = getattr(module, name, None)
-    if build is None:
-        raise ValueError(f"{place} has no {name!r}; --function must be FILE.py:NAME")
-    try:
-        made = build(mesh)
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise ValueError(
-                f"{name}(mesh) must give (function, arguments), got {type(made).__name__}"
-            )
-        fn, args = made
-        args = args if isinstance(args, tuple) else (args,)
-        return _Run(compile_for(wanted, fn, *args, mesh=mesh, say=say), str(flags.function))
-    except (DoesNotFitError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        where = _line_in(error, module.__file__)
-        if where is None:
-            raise
-        raise _UserError(f"{where}: {type(error).__name__}: {error}") from None
-
-
-def _axes(flags: CompileFlags, wanted: "Target") -> dict[str, int]:
-    slices = wanted.cluster.slices
-    if flags.mesh is None:
-        return {"stage": slices, "fsdp": -1} if slices > 1 else {"fsdp": -1}
-    axes = {}
-    for part in flags.mesh.split(","):
-        name, _, size = part.partition("=")
-        if not name.strip() or not size.strip().lstrip("-").isdigit():
-            raise ValueError(f"--mesh must be such as stage=4,fsdp=8, got {flags.mesh!r}")
-        axes[name.strip()] = int(size)
-    return axes
-
-
-def _module(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
-    path = Path(place)
-    if not path.exists():
-        raise ValueError(f"{place} does not exist; --function must be FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _line_in(error: BaseException, path: str | None) -> str | None:
-    """The innermost line of the user's file that the error went through, as `file:line`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = (
-        [frame for frame in frames if path and os.path.samefile(frame.filename, path)]
-        if all(os.path.exists(f.filename) for f in frames)
-        else [frame for frame in frames if frame.filename == path]
-    )
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
 
 
 def _too_large(error: "DoesNotFitError", flags: CompileFlags) -> int:
@@ -330,10 +226,10 @@ def _print(run: _Run, console: Console) -> None:
     console.print(report(run.compiled), highlight=False)
     if run.recipe is None:
         return
-    from ringline.aot.recipes import compare, predict, source_arithmetic
+    from ringline.aot.recipes import predict, source_arithmetic
 
     expected = predict(run.recipe, run.way)
-    console.print(_comparison(compare(run.recipe, run.way, expected, run.compiled)))
+    console.print(_comparison(run))
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in _gib(expected))
     lines = [
         f"Predicted memory in GiB: {parts}.",
@@ -367,14 +263,33 @@ def _gib(expected: Any) -> list[tuple[str, float]]:
     return sorted(expected.temporaries_bytes.items(), key=lambda part: -part[1])
 
 
-def _comparison(rows: list[Any]) -> Table:
+_COLUMNS = ("prediction against program", "predicted", "program", "difference", "")
+
+
+def _compared(run: _Run) -> list[tuple[str, ...]]:
+    """The rows of the prediction beside the program."""
+    from ringline.aot.recipes import compare, predict
+
+    assert run.recipe is not None
+    rows = compare(run.recipe, run.way, predict(run.recipe, run.way), run.compiled)
+    return [
+        (
+            row.what,
+            _number(row.predicted, row.unit),
+            _number(row.program, row.unit),
+            f"{row.difference:+.1%}",
+            row.why,
+        )
+        for row in rows
+    ]
+
+
+def _comparison(run: _Run) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("prediction against program", "predicted", "program", "difference"):
-        table.add_column(name, justify="left" if "against" in name else "right", no_wrap=True)
-    table.add_column("")
-    for row in rows:
-        numbers = (_number(row.predicted, row.unit), _number(row.program, row.unit))
-        table.add_row(row.what, *numbers, f"{row.difference:+.1%}", row.why)
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if " " in name else "right", no_wrap=True)
+    for row in _compared(run):
+        table.add_row(*row)
     return table
 
 
@@ -385,14 +300,15 @@ def _number(value: float, unit: str) -> str:
 
 
 def _page(runs: list[_Run], path: Path) -> None:
-    from ringline import trace
-    from ringline.cli._compile_page import loop_timeline, predicted_timeline
+    from ringline.cli._compile_page import write_page
 
-    ticks = [found for run in runs if (found := loop_timeline(run.compiled)) is not None]
-    steps = [predicted_timeline(run.recipe, run.way) for run in runs if run.recipe is not None]
-    if not ticks and not steps:
-        raise ValueError(f"the program has no loop to draw; drop --html {path}")
-    trace.html([*ticks, *steps], path, title=f"Compiled for {runs[0].compiled.target.name}")
+    programs, tables = [], []
+    for run in runs:
+        name = f"{run.way.name}: " if run.way else ""
+        programs.append((name, run.compiled))
+        if run.recipe is not None:
+            tables.append((f"{name}prediction against program", _COLUMNS, _compared(run)))
+    write_page(programs, path, tables)
 
 
 @contextmanager

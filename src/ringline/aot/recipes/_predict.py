@@ -104,7 +104,7 @@ def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
         costs_s=costs,
         transfer_s=travel,
         loop=loop,
-        outside_s=_outside_s(recipe, before, after),
+        outside_s=_outside_s(recipe, before, after) + _outputs_s(recipe, way),
         ideal_s=useful / peak,
         model_flops=useful,
         peak_flops_per_s=peak,
@@ -167,6 +167,16 @@ def _outside_s(recipe: Recipe, gathered: float, reduced: float) -> float:
     return gather_s + transfer_s(recipe.target, "all-reduce", "ICI", reduced, recipe.fsdp)
 
 
+def _outputs_s(recipe: Recipe, way: Way) -> float:
+    """Without a schedule for the loss, the last stage's outputs go to every stage, and back."""
+    if way.scheduled or recipe.stages == 1:
+        return 0.0
+    link = "DCN" if recipe.target.cluster.slices > 1 else "ICI"
+    size = recipe.microbatches * _hop_bytes(recipe)
+    kinds = ("collective-permute", "all-reduce", "collective-permute")
+    return sum(transfer_s(recipe.target, kind, link, size, recipe.stages) for kind in kinds)
+
+
 def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
     depth, repeats = way.depth(recipe), way.schedule.repeats
     weights = depth * repeats * 3 * recipe.d_model * recipe.mlp
@@ -181,9 +191,9 @@ def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
         "working set": working,
     }
     if not way.scheduled:
-        # Each tick keeps every layer's input; the backward rewrites weights' gradients in bf16.
-        parts["sums of gradients"] = weights * _WEIGHT
-        parts["kept for the backward"] = ticks * depth * hop
+        # The loop's sum, what a tick adds to it, and the result, all in bfloat16.
+        parts["sums of gradients"] = 3 * weights * _WEIGHT
+        parts["kept for the backward"] = ticks * hop
         return parts
     tables = tick_tables(way.schedule, keep_inputs=True)
     # One place more of each kind for what nobody needs, and what the last tick made.
