@@ -1,4 +1,4 @@
-"""Faults reported against other all-gathers, each a test. Numbers are tt-metal's issues."""
+"""Faults reported against other collectives, each a test. Numbers are tt-metal's issues."""
 
 import time
 from functools import partial
@@ -15,6 +15,7 @@ from collective_cases import (
     on_devices,
     on_every_device,
     random_bits,
+    varied,
 )
 from jax import lax
 from jax.sharding import Mesh
@@ -154,3 +155,76 @@ def test_19582_one_call_does_not_disturb_the_next(form):
     whole = np.concatenate(x)
     for actual, want in zip(got, [whole, np.concatenate(y), np.tile(whole, (1, 4))]):
         assert_same_bits(actual, on_every_device(want, 4))
+
+
+def _both(x, form):
+    """A reduce-scatter, and an all-reduce of the same terms."""
+    scattered = ringline.reduce_scatter(x, "x", **form)
+    return scattered, varied(ringline.all_reduce(x, "x", **form))
+
+
+@forms
+def test_7714_a_loop_of_a_hundred_reductions_ends(form):
+    def looped(x):
+        def call(_, x):
+            stripe, whole = _both(x, form)
+            return (whole - jnp.tile(stripe, (4, 1))) % 7
+
+        return lax.fori_loop(0, 100, call, x)
+
+    x = np.random.default_rng(0).integers(0, 7, (4, 8, 3)).astype(np.int32)
+    expected = x
+    for _ in range(100):
+        whole = expected.sum(0)
+        stripes = np.split(whole, 4)
+        expected = np.stack([(whole - np.tile(stripe, (4, 1))) % 7 for stripe in stripes])
+    assert_same_bits(on_devices(looped, 4)(x), expected.astype(np.int32))
+
+
+@forms
+def test_5396_57458_50686_52633_delays_change_no_sum(form):
+    """The bits of a float sum depend on the order alone, whoever is late."""
+
+    def delay(x, device, call):
+        time.sleep(0.002 * ((5 * int(device) + 3 * int(call)) % 4))
+        return x
+
+    def calls(x, late):
+        def call(x, number):
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            here = lax.axis_index("x")
+            sent = jax.pure_callback(delay, shape, x, here, number) if late else x
+            return x * 1.5, _both(sent, form)
+
+        return lax.scan(call, x, jnp.arange(6))[1]
+
+    x = np.random.default_rng(0).normal(size=(4, 8, 3)).astype(np.float32)
+    late, prompt = (
+        on_devices(partial(calls, late=late), 4, check_vma=False)(x) for late in (True, False)
+    )
+    jax.tree.map(lambda a, b: assert_same_bits(a, np.asarray(b)), late, prompt)
+
+
+@forms
+@pytest.mark.parametrize("devices", [2, 5])
+def test_6088_12770_30296_48072_rings_of_two_and_of_odd_length_add_up(form, devices):
+    x = np.random.default_rng(0).integers(-9, 9, (devices, 2 * devices, 3)).astype(np.float32)
+    scattered, whole = on_devices(partial(_both, form=form), devices)(x)
+    assert_same_bits(scattered, np.stack(np.split(x.sum(0), devices)))
+    assert_same_bits(whole, on_every_device(x.sum(0), devices))
+
+
+@forms
+def test_48469_19582_reductions_do_not_disturb_the_next_ones(form):
+    """A second call of the compiled function, and independent calls in one program."""
+
+    def function(xs):
+        return [_both(x, form) for x in xs]
+
+    compiled = on_devices(function, 4)
+    for seed in range(2):
+        random = np.random.default_rng(seed)
+        xs = [random.integers(0, 9, (4, 4, width)).astype(np.int32) for width in (1, 3)]
+        for (stripe, whole), x in zip(compiled(xs), xs):
+            assert_same_bits(stripe, np.stack(np.split(x.sum(0), 4)).astype(np.int32))
+            assert_same_bits(whole, on_every_device(x.sum(0).astype(np.int32), 4))
