@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from ringline.aot._links import transfer_s
 from ringline.aot.recipes._recipe import Recipe, Way
 from ringline.aot.recipes._ticks import TickTimes, autodiff_loop, scheduled_loop
+from ringline.pipeline._chunk import MAX_UNROLLED
 from ringline.pipeline._tables import tick_tables
 from ringline.plan import slowdown
 
 _WEIGHT, _SUM = 2, 4  # bytes of a bfloat16 weight, and of its float32 sum of gradients
 # Values as wide as the MLP that a layer's backward makes beside the two each layer keeps.
 _BACKWARD_WORKING_SET = 3
+# A chunk of many layers is a loop over them, which keeps more of each, and stacks of its own of
+# their weights and gradients.
+_KEPT, _KEPT_IN_LOOP = 2, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +188,19 @@ def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
     held = weights if whole else weights / repeats
     hop = _hop_bytes(recipe)
     wide = float(recipe.tokens * recipe.mlp * _WEIGHT)
-    working = (2 * depth + _BACKWARD_WORKING_SET) * wide
+    looped = depth > MAX_UNROLLED
+    kept = _KEPT_IN_LOOP if looped else _KEPT
+    working = (kept * depth + _BACKWARD_WORKING_SET) * wide
+    if looped:
+        working += 2 * weights / repeats * _WEIGHT
     parts = {
         "whole weights": held * _WEIGHT if recipe.fsdp > 1 else 0.0,
         "sums of gradients": weights * _SUM / (1 if whole else recipe.fsdp),
         "working set": working,
     }
     if not way.scheduled:
-        # The loop's sum, what a tick adds to it, and the result, all in bfloat16.
-        parts["sums of gradients"] = 3 * weights * _WEIGHT
+        # In bfloat16: the loop's sum, its copy, what a tick adds, and a chunk's part reduced.
+        parts["sums of gradients"] = (3 + 1 / repeats) * weights * _WEIGHT
         parts["kept for the backward"] = ticks * hop
         return parts
     tables = tick_tables(way.schedule, keep_inputs=True)
