@@ -57,7 +57,7 @@ def test_steps_and_busiest_link_follow_the_formulas(kind, devices, directions, c
         steps = hops if directions == 1 else -(-hops // 2)
         stripes = hops / directions
     else:
-        steps = hops * (3 - directions)
+        steps = hops * (3 - directions) if devices > 2 else hops
         stripes = hops
     assert schedule.steps == steps
     assert max(map(float, schedule.stripes_per_link().values()), default=0) == stripes
@@ -90,6 +90,14 @@ def test_a_ring_of_two_is_a_line():
     assert (
         all_gather(Ring(2), directions=2).transfers == all_gather(Line(2), directions=2).transfers
     )
+
+
+def test_two_devices_are_done_in_one_step():
+    """One direction at a time would be two sweeps, but neither device passes anything on."""
+    for directions in (1, 2):
+        schedule = all_gather(Line(2), directions=directions)
+        assert schedule.steps == 1
+        assert [len(lane) for lane in schedule.by_lane()] == [2]
 
 
 def test_one_device_has_nothing_to_do():

@@ -1,5 +1,6 @@
 """`all_gather`: the public function; it checks, chooses the backend and binds the primitive."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from ringline.collectives._arguments import (
 )
 from ringline.collectives._permute import AxisName, choose_assembly, platform
 from ringline.collectives._primitive import bind_all_gather
+from ringline.collectives._uneven import check_sizes, compact
 from ringline.schedule import all_gather as all_gather_schedule
 from ringline.topology import TopologyName
 
@@ -29,6 +31,7 @@ def all_gather(
     *,
     axis: int = 0,
     tiled: bool = True,
+    sizes: Sequence[int] | None = None,
     topology: TopologyName = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
@@ -51,6 +54,8 @@ def all_gather(
         axis_name: the mesh axis (or tuple of axes, in row-major order) to gather over.
         axis: the dim to join along; negative counts from the end of the result.
         tiled: join along an existing dim; False makes a new dim of size n at `axis`.
+        sizes: how many rows along `axis` of each device's shard count, for shards of different
+            lengths: the shards are padded to the longest of them, the result has no padding.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
             are a line in either case.
         directions: how many directions of a link work at the same time. Two is the default:
@@ -66,13 +71,14 @@ def all_gather(
             are the same bits either way.
 
     Returns:
-        The gathered array, the same on every device: `x.shape` with dim `axis` n times as long,
-        or with a new dim of size n.
+        The gathered array, the same on every device: `x.shape` with dim `axis` n times as long
+        (of length `sum(sizes)`), or with a new dim of size n.
 
     Raises:
         ValueError: outside `jax.shard_map`; for an unknown axis name; for `axis` out of range;
             for directions other than 1 or 2; for fewer than 1 channel, or more than a shard has
-            rows: its length along `axis`, or its longest dim where `axis` is new; for an unknown
+            rows: its length along `axis`, or its longest dim where `axis` is new; for sizes that
+            are not one a device, or whose largest is not the shard's length; for an unknown
             topology or implementation.
 
     Example:
@@ -104,10 +110,15 @@ def all_gather(
         )
         rows = shard.shape[dim] if tiled else max(shard.shape, default=1)
         check_channels(channels, rows, shard.shape, f"gathered at dim {dim}")
+        lengths = None
+        if sizes is not None:
+            if not tiled:
+                raise ValueError("sizes need a dim to cut, got tiled=False; use tiled=True")
+            lengths = check_sizes(sizes, devices, rows, whole=False, shape=shard.shape)
         chosen = implementation or _choose(shard, dim)
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
-        return bind_all_gather(
+        gathered = bind_all_gather(
             varying(shard, axis_name),
             axis_name=axis_name,
             axis=dim,
@@ -116,6 +127,7 @@ def all_gather(
             implementation=chosen,
             assembly=choose_assembly(devices, shard.size * shard.dtype.itemsize),
         )
+        return gathered if lengths is None else compact(gathered, lengths, dim)
 
     return jax.tree.map(gather, x)
 

@@ -1,5 +1,6 @@
 """`reduce_scatter`: the public function."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -19,6 +20,7 @@ from ringline.collectives._arguments import (
 )
 from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_reduce_scatter
+from ringline.collectives._uneven import check_sizes, padded
 from ringline.schedule import reduce_scatter as reduce_scatter_schedule
 from ringline.topology import TopologyName
 
@@ -29,6 +31,7 @@ def reduce_scatter(
     *,
     scatter_dimension: int = 0,
     tiled: bool = True,
+    sizes: Sequence[int] | None = None,
     topology: TopologyName = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
@@ -51,6 +54,8 @@ def reduce_scatter(
         axis_name: the mesh axis (or tuple of axes, in row-major order) to sum over.
         scatter_dimension: the dim to cut into stripes; negative counts from the end.
         tiled: keep that dim, n times shorter; False drops it, and it must have size n.
+        sizes: how many rows each device's stripe has, for stripes of different lengths: the result
+            is padded with zeros to the longest.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
             are a line in either case.
         directions: how many directions of a link work at the same time. On a line, 1 means one
@@ -61,14 +66,14 @@ def reduce_scatter(
             and channels mean nothing), or None: `xla`.
 
     Returns:
-        This device's stripe of the sum: `x.shape` with dim `scatter_dimension` n times shorter, or
-        without it.
+        This device's stripe of the sum: `x.shape` with dim `scatter_dimension` n times shorter (of
+        length `max(sizes)`), or without it.
 
     Raises:
         ValueError: outside `jax.shard_map`; for an unknown axis name; for `scatter_dimension` out
             of range or of a size that does not divide by n; for directions other than 1 or 2; for
-            fewer than 1 channel, or more than a stripe has rows; for an unknown topology or
-            implementation.
+            fewer than 1 channel, or more than a stripe has rows; for sizes that are not one a
+            device, or whose sum is not the dim's size; for an unknown topology or implementation.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -97,6 +102,9 @@ def reduce_scatter(
             scalar="a scalar has no dim to scatter; use ringline.all_reduce",
             whose="an array",
         )
+        if sizes is not None:
+            rows, shape = term.shape[dim], term.shape
+            term = padded(term, check_sizes(sizes, devices, rows, whole=True, shape=shape), dim)
         stripe = stripe_shape(term.shape, dim, devices)
         if not tiled and stripe[dim] != 1:
             raise ValueError(

@@ -22,8 +22,8 @@ def all_gather(
     device opposite is equally far both ways, so its stripe is cut in two and each half takes one.
     A line needs both directions: with `directions=2` they run at once, with `directions=1` the
     sweep up comes first and the sweep down after it. Device d sends d + 1 stripes up and n - d
-    down, and none past an end. Two devices have one link between them and are a line; one
-    device has nothing to do.
+    down, and none past an end. Two devices have one link between them: a line of one step
+    whatever the directions. One device has nothing to do.
 
     Args:
         topology: ring or line of n devices.
@@ -90,7 +90,9 @@ def _ring(devices: int, directions: int, channels: int) -> tuple[int, list[Trans
 def _line(devices: int, directions: int, channels: int) -> list[Transfer]:
     transfers = []
     for direction in (UP, DOWN):
-        start = devices - 1 if directions == 1 and direction == DOWN else 0
+        # Two devices have nothing to pass on: neither of them uses its link both ways.
+        later = directions == 1 and direction == DOWN and devices > 2
+        start = devices - 1 if later else 0
         for source in range(devices):
             if not 0 <= source + direction < devices:
                 continue

@@ -147,11 +147,13 @@ class CollectiveSchedule:
         """Yield the transfers of each step, direction and channel: what one permute does.
 
         Within a step, up comes before down and channels follow in order. This is also the order in
-        which a device adds what it is sent.
+        which a device adds what it is sent. Two devices send one way each, so both are one permute.
         """
         for transfers in self.by_step():
             ordered = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
-            for _, lane in groupby(ordered, key=lambda t: t.lane):
+            if self.devices == 2:
+                ordered.sort(key=lambda t: t.channel)
+            for _, lane in groupby(ordered, key=lambda t: t.lane[self.devices == 2 :]):
                 yield tuple(lane)
 
     def transposed(self) -> "CollectiveSchedule":
