@@ -193,7 +193,7 @@ def _document(run: _Run) -> dict[str, Any]:
     document = report_json(run.compiled)
     if run.recipe is None:
         return document
-    from ringline.aot.recipes import compare, predict, source_arithmetic
+    from ringline.aot.recipes import by_hand, compare, predict
 
     expected = predict(run.recipe, run.way)
     rows = compare(run.recipe, run.way, expected, run.compiled)
@@ -210,7 +210,8 @@ def _document(run: _Run) -> dict[str, Any]:
             "mfu": expected.mfu,
             "temporaries_bytes": dict(expected.temporaries_bytes),
             "flops": expected.flops,
-            "by_hand_without_overlap": source_arithmetic(run.recipe),
+            "exposed_transfers_s": expected.exposed_s,
+            "by_hand_without_overlap": by_hand(run.recipe),
         },
         "comparison": [
             asdict(row) | {"difference": row.difference, "why": row.why} for row in rows
@@ -226,7 +227,7 @@ def _print(run: _Run, console: Console) -> None:
     console.print(report(run.compiled), highlight=False)
     if run.recipe is None:
         return
-    from ringline.aot.recipes import predict, source_arithmetic
+    from ringline.aot.recipes import by_hand, predict
 
     expected = predict(run.recipe, run.way)
     console.print(_comparison(run))
@@ -234,13 +235,14 @@ def _print(run: _Run, console: Console) -> None:
     lines = [
         f"Predicted memory in GiB: {parts}.",
         *_price(run),
-        f"Predicted step {expected.step_s * 1e3:.0f} ms, MFU {expected.mfu:.1%}: the loop takes "
-        f"{expected.relative:.2f} of its computation alone; by hand, without overlap, "
-        f"{source_arithmetic(run.recipe):.2f}.",
+        "By hand, without overlap, a step is the following times its computation: "
+        + ", ".join(f"{value:.2f} ({name})" for name, value in by_hand(run.recipe).items())
+        + ".",
         *(f"Assumed: {text}" for text in run.recipe.assumes),
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False)
+    console.print(_every_way(run.recipe))
     console.print()
 
 
@@ -257,6 +259,34 @@ def _price(run: _Run) -> list[str]:
         f"gather=step keeps FSDP out of the loop for {more / 2**30:.2f} GiB: whole weights and "
         "whole sums of gradients; --gather use gives them back."
     ]
+
+
+def _every_way(recipe: "Recipe") -> Table:
+    """The prediction of the recipe in every order."""
+    from ringline.aot.recipes import WAYS, predict, way_of
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("predicted", "ticks", "step", "of ideal", "bubble", "transfers", "MFU", "memory"):
+        table.add_column(name, justify="left" if name == "predicted" else "right", no_wrap=True)
+    for name in WAYS:
+        try:
+            way = way_of(recipe, name)
+        except ValueError as error:
+            table.add_row(name, "", "", "", "", "", "", str(error))
+            continue
+        found = predict(recipe, way)
+        busy = found.loop.busy_s
+        table.add_row(
+            name,
+            str(found.loop.ticks),
+            f"{found.step_s * 1e3:.0f} ms",
+            f"{found.relative:.2f}",
+            f"{(found.loop.loop_s - found.exposed_s) / busy - 1:.1%}",
+            f"{found.exposed_s / busy:.1%}",
+            f"{found.mfu:.1%}",
+            f"{found.memory_bytes / 2**30:.2f} GiB",
+        )
+    return table
 
 
 def _gib(expected: Any) -> list[tuple[str, float]]:

@@ -3,8 +3,8 @@
 from ringline.aot.recipes._compare import Row as Row
 from ringline.aot.recipes._compare import compare as compare
 from ringline.aot.recipes._predict import Prediction as Prediction
+from ringline.aot.recipes._predict import by_hand as by_hand
 from ringline.aot.recipes._predict import predict as predict
-from ringline.aot.recipes._predict import source_arithmetic as source_arithmetic
 from ringline.aot.recipes._program import program as program
 from ringline.aot.recipes._recipe import WAYS as WAYS
 from ringline.aot.recipes._recipe import Recipe as Recipe

@@ -29,6 +29,7 @@ class Prediction:
         costs_s: seconds of one chunk's operations.
         transfer_s: one transfer between stages.
         loop: the loop over ticks.
+        exposed_s: what of the loop its transfers add; the bubble is the rest beside computation.
         outside_s: gathers of weights before the loop and reductions of gradients after it.
         ideal_s: the step's useful FLOPs at the chip's peak.
         tick_transfers: how many transfers a step makes, with their bytes, by what they carry.
@@ -42,6 +43,7 @@ class Prediction:
     costs_s: Mapping[str, float]
     transfer_s: float
     loop: TickTimes
+    exposed_s: float
     outside_s: float
     ideal_s: float
     model_flops: float
@@ -94,10 +96,7 @@ def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
     hop = _hop_bytes(recipe)
     link = "DCN" if target.cluster.slices > 1 else "ICI"
     travel = transfer_s(target, "collective-permute", link, hop, 2) if recipe.stages > 1 else 0.0
-    if way.scheduled:
-        loop = scheduled_loop(way.schedule, costs, travel)
-    else:
-        loop = autodiff_loop(way.schedule, costs, travel, way.late_send)
+    loop = _loop(way, costs, travel)
     runs = recipe.microbatches * way.schedule.repeats
     useful = runs * 3 * forward
     whole = way.schedule.repeats * weights if recipe.fsdp > 1 else 0
@@ -108,6 +107,7 @@ def predict(recipe: Recipe, way: Way, *, achievable: bool = True) -> Prediction:
         costs_s=costs,
         transfer_s=travel,
         loop=loop,
+        exposed_s=loop.loop_s - _loop(way, costs, 0.0).loop_s,
         outside_s=_outside_s(recipe, before, after) + _outputs_s(recipe, way),
         ideal_s=useful / peak,
         model_flops=useful,
@@ -132,15 +132,42 @@ def chunk_flops(recipe: Recipe, depth: int) -> tuple[float, float]:
     return forward, 3 * forward - product
 
 
-def source_arithmetic(recipe: Recipe) -> float:
-    """The step over an ideal one by hand: bubble and one unhidden transfer a chunk, forward."""
+# What is counted for one chunk: permutes in a direction, units of computation, of transfer.
+_BY_HAND = {
+    "forward, one permute": (1, 1, 1),
+    "forward and backward, one permute": (1, 3, 2),
+    "forward and backward, two permutes": (2, 3, 2),
+    "with rematerialisation, one permute": (1, 4, 2),
+    "with rematerialisation, two permutes": (2, 4, 2),
+}
+
+
+def by_hand(recipe: Recipe) -> dict[str, float]:
+    """The step over an ideal one without overlap, by hand, for each way of counting.
+
+    The first is how the run was described: bubble and one transfer a chunk, forward.
+    """
     chip = recipe.target.cluster.chip
     intensity = 3.0 * recipe.mlp * recipe.layers_per_chunk
     hardware = chip.bf16_flops_per_s / chip.dcn_bytes_per_s
-    run = slowdown(
-        recipe.stages, recipe.microbatches, recipe.repeats, intensity=intensity, hardware=hardware
-    )
-    return run.without_overlap
+    sizes = recipe.stages, recipe.microbatches, recipe.repeats
+    return {
+        name: slowdown(
+            *sizes,
+            intensity=intensity,
+            hardware=hardware,
+            permutes=permutes,
+            compute_units=compute,
+            transfer_units=transfer,
+        ).without_overlap
+        for name, (permutes, compute, transfer) in _BY_HAND.items()
+    }
+
+
+def _loop(way: Way, costs: Mapping[str, float], travel: float) -> TickTimes:
+    if way.scheduled:
+        return scheduled_loop(way.schedule, costs, travel)
+    return autodiff_loop(way.schedule, costs, travel, way.late_send)
 
 
 def _hop_bytes(recipe: Recipe) -> float:
