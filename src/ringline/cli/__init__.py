@@ -28,11 +28,19 @@ COMMANDS = {
     "simulate all-gather": _Command(
         "_simulate_collective", "SimulateAllGather", "time an all-gather packet by packet"
     ),
+    "simulate reduce-scatter": _Command(
+        "_simulate_collective", "SimulateReduceScatter", "the same for a reduce-scatter"
+    ),
+    "simulate all-reduce": _Command(
+        "_simulate_collective", "SimulateAllReduce", "the same for an all-reduce"
+    ),
     "check": _Command("_check", "Check", "decide whether a collective can hang or race"),
     "plan": _Command("_plan", "PlanFlags", "find the best layouts for a model on a cluster"),
     "hardware": _Command("_hardware", "HardwareFlags", "show chips and clusters, with sources"),
     "validate": _Command("_validate", "ValidateFlags", "compare predictions with published runs"),
-    "compile": _Command("_compile", "CompileFlags", "compile for TPU slices, and report"),
+    "compile": _Command(
+        "_compile", "CompileFlags", "compile for TPU slices without them, and read the program back"
+    ),
     "bench all-gather": _Command("_bench", "AllGather", "measure the ring and line all-gather"),
 }
 

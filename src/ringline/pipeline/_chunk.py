@@ -18,11 +18,13 @@ MAX_UNROLLED = 8
 
 
 def rematerialised(layer: Layer, remat: Remat) -> Layer:
-    """The layer with its backward's memory chosen: keep all, recompute all, or by policy."""
-    if remat is False:
+    """The layer with what its backward keeps chosen by policy; False keeps all.
+
+    True is not for single layers: a chunk is then run again as a whole, from its input.
+    """
+    if isinstance(remat, bool):
         return layer
-    policy = None if remat is True else remat
-    return jax.checkpoint(layer, policy=policy)  # pyrefly: ignore[bad-argument-type]
+    return jax.checkpoint(layer, policy=remat)
 
 
 def chunk_runner(layer: Layer, placed: Placement) -> Callable[[list[PyTree], Any, PyTree], PyTree]:

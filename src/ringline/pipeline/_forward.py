@@ -76,8 +76,9 @@ def pipeline(
         overlap: send each result one tick late, which frees the transfer from the compute of
             the tick it travels in. Costs p - 1 more ticks for each repeat that waits for the
             ring. Worth it where the links between stages are slow.
-        remat: True recomputes a layer's inside in the backward and keeps only its input; False
-            keeps everything; a `jax.checkpoint_policies` policy keeps what it says.
+        remat: True keeps a chunk's input and runs its forward again in the backward; False keeps
+            everything; a `jax.checkpoint_policies` policy keeps each layer's input and what it
+            says.
         rng: a key of `jax.random.key`; the layer is then `(layer_params, x, keys) -> x` with a
             key for each row of x, the same in every layout and when run again; `layer_keys`
             gives the plain loop's.
@@ -113,9 +114,9 @@ def pipeline(
     schedule.forward().validate()
     placed = placement_of(params, schedule)
     check_layer(layer, one_layer(params), one_microbatch(x, schedule.microbatches))
-    run = partial(
-        _run, rematerialised(layer, remat), schedule, placed, automatic(mesh), axis, overlap
-    )
+    again = remat is True
+    layer = rematerialised(layer, remat)
+    run = partial(_run, layer, schedule, placed, automatic(mesh), axis, overlap, again)
     y = call_automatic(run, x, params, x)
     return y if rng is None else y[0]
 
@@ -127,6 +128,7 @@ def _run(
     mesh: Mesh,
     axis: str,
     overlap: bool,
+    again: bool,
     params: PyTree | StackedLayers,
     x: PyTree,
 ) -> PyTree:
@@ -139,7 +141,7 @@ def _run(
         split_batch(x, schedule.microbatches),
     )
     tables = tick_tables(schedule.forward(), hop=2 if overlap else 1)
-    loop = partial(_loop, layer, tables, placed, schedule.stages, axis, overlap)
+    loop = partial(_loop, layer, tables, placed, schedule.stages, axis, overlap, again)
     if schedule.stages > 1:
         loop = jax.shard_map(
             loop,
@@ -160,6 +162,7 @@ def _loop(
     stages: int,
     axis: str,
     overlap: bool,
+    again: bool,
     local: tuple[PyTree, ...],
     copies: PyTree,
 ) -> PyTree:
@@ -170,21 +173,31 @@ def _loop(
     places = own_places(local)
     run_chunk = chunk_runner(layer, placed)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), x)
-    slots = tables.slots["activation"]
+    slots = tables.slots.get("activation", 0)
+    senders = tables.senders.get("activation", {})
 
     def tick(carry, rows):
         inbox, outputs, previous = carry
         row = row_of(rows, stage)
-        arrived = send(previous, tables.senders["activation"], axis, stages) if overlap else {}
+        arrived = send(previous, senders, axis, stages) if overlap else {}
         slot, repeat = row["F.reads.activation"], row["F.repeat"]
         taken = select(slot < slots, inbox, slot, take(x, row["F.microbatch"]))
 
-        def run():
-            return run_chunk(of_repeat(places, repeat), count_of(placed, repeat, stage), taken)
+        def chunk(places, repeat, taken):
+            def run():
+                return run_chunk(of_repeat(places, repeat), count_of(placed, repeat, stage), taken)
 
-        y = lax.cond(repeat >= 0, run, lambda: zero)
-        if not overlap:
-            arrived = send(y, tables.senders["activation"], axis, stages)
+            return lax.cond(repeat >= 0, run, lambda: zero)
+
+        # Around the condition, so that what autodiff keeps of a tick is the chunk's input and
+        # not the weights that it picks.
+        y = (jax.checkpoint(chunk, prevent_cse=False) if again else chunk)(places, repeat, taken)
+        if overlap:
+            # The transfer begins before the chunk runs and is waited for after it, and likewise
+            # in the backward.
+            y, arrived = lax.optimization_barrier((y, arrived))
+        else:
+            arrived = send(y, senders, axis, stages)
         if "F.makes.activation" in row:
             inbox = put(inbox, row["F.makes.activation"], y)
         inbox = store_arrivals(inbox, row, "activation", arrived)

@@ -149,7 +149,7 @@ def pipeline_loss(
     fsdp = mesh.shape.get(fsdp_axis, 1) if fsdp_axis else 1
     check_rows(batch // schedule.microbatches, fsdp, fsdp_axis)
     setup = _Setup(
-        layer=layer if remat is True else rematerialised(layer, remat),
+        layer=rematerialised(layer, remat),
         loss=loss,
         schedule=schedule,
         placed=placed,
