@@ -6,7 +6,14 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from collective_cases import FORMS, assert_same_bits, form_id, on_devices, on_every_device
+from collective_cases import (
+    FORMS,
+    assert_same_bits,
+    form_id,
+    on_devices,
+    on_every_device,
+    random_bits,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +50,14 @@ def test_any_sizes_agree_with_numpy(sizes, dim, form):
     for stripe, want, size in zip(np.asarray(got), stripes, sizes):
         np.testing.assert_array_equal(np.take(stripe, np.arange(size), dim), want)
         assert not np.take(stripe, np.arange(size, longest), dim).any()
+
+
+@forms
+def test_bits_stay_as_they_are(form):
+    x = random_bits((3, 2, 40), "bfloat16")
+    got = on_devices(partial(_gather, sizes=[40, 7, 9], axis=1, **form), 3)(x)
+    whole = np.concatenate([x[0], x[1, :, :7], x[2, :, :9]], 1)
+    assert_same_bits(got, on_every_device(whole, 3))
 
 
 @forms

@@ -10,19 +10,21 @@ from jax import Array, lax
 
 from ringline.collectives._arguments import (
     Implementation,
+    Topology,
     axis_devices,
     canonical_dim,
     check_channels,
     check_implementation,
     cut_dim,
+    grid_axes,
+    is_grid,
     schedule_for,
     varying,
 )
 from ringline.collectives._permute import AxisName, choose_assembly, platform
 from ringline.collectives._primitive import bind_all_gather
-from ringline.collectives._uneven import check_sizes, compact
+from ringline.collectives._uneven import check_sizes
 from ringline.schedule import all_gather as all_gather_schedule
-from ringline.topology import TopologyName
 
 
 def all_gather(
@@ -32,7 +34,7 @@ def all_gather(
     axis: int = 0,
     tiled: bool = True,
     sizes: Sequence[int] | None = None,
-    topology: TopologyName = "ring",
+    topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
     implementation: Implementation | None = None,
@@ -57,7 +59,10 @@ def all_gather(
         sizes: how many rows along `axis` of each device's shard count, for shards of different
             lengths: the shards are padded to the longest of them, the result has no padding.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
-            are a line in either case.
+            are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
+            grid: one half of the array goes along the first axis and then the second, the other
+            half the other way round, so that no link idles. A single name takes the devices of all
+            axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. Two is the default:
             links are full duplex, so it halves a ring's bytes per link and its steps, and costs
             nothing where they are not (the same bytes are sent in the same number of permutes,
@@ -98,6 +103,9 @@ def all_gather(
     devices = axis_devices(axis_name, "all_gather")
     schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
+    grid = ()
+    if is_grid(topology, axis_name):
+        grid = grid_axes(all_gather_schedule, topology, axis_name, directions, channels)
 
     def gather(leaf: Any) -> Array:
         shard = jnp.asarray(leaf)
@@ -118,7 +126,7 @@ def all_gather(
         chosen = implementation or _choose(shard, dim)
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
-        gathered = bind_all_gather(
+        return bind_all_gather(
             varying(shard, axis_name),
             axis_name=axis_name,
             axis=dim,
@@ -126,8 +134,9 @@ def all_gather(
             schedule=schedule,
             implementation=chosen,
             assembly=choose_assembly(devices, shard.size * shard.dtype.itemsize),
+            grid=grid if chosen == "permute" else (),
+            sizes=lengths,
         )
-        return gathered if lengths is None else compact(gathered, lengths, dim)
 
     return jax.tree.map(gather, x)
 

@@ -7,9 +7,12 @@ from jax import Array
 
 from ringline.collectives._arguments import (
     Implementation,
+    Topology,
     axis_devices,
     check_channels,
     check_implementation,
+    grid_axes,
+    is_grid,
     number,
     schedule_for,
     varying,
@@ -17,14 +20,13 @@ from ringline.collectives._arguments import (
 from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_all_reduce
 from ringline.schedule import all_reduce as all_reduce_schedule
-from ringline.topology import TopologyName
 
 
 def all_reduce(
     x: Any,
     axis_name: AxisName,
     *,
-    topology: TopologyName = "ring",
+    topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
     implementation: Implementation | None = None,
@@ -46,7 +48,10 @@ def all_reduce(
         x: this device's array of any shape, or a pytree of them. Booleans are counted.
         axis_name: the mesh axis (or tuple of axes, in row-major order) to sum over.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
-            are a line in either case.
+            are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
+            grid: one half of the array goes along the first axis and then the second, the other
+            half the other way round, so that no link idles. A single name takes the devices of all
+            axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. On a line, 1 means one
             sweep after the other.
         channels: independent permutes that share each send, for links with several queues.
@@ -78,6 +83,9 @@ def all_reduce(
     devices = axis_devices(axis_name, "all_reduce")
     schedule = schedule_for(all_reduce_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
+    grid = ()
+    if is_grid(topology, axis_name):
+        grid = grid_axes(all_reduce_schedule, topology, axis_name, directions, channels)
 
     def reduce(leaf: Any) -> Array:
         term = number(leaf)
@@ -87,6 +95,7 @@ def all_reduce(
             varying(term, axis_name),
             axis_name=axis_name,
             schedule=schedule,
+            grid=grid,
             implementation=implementation or "xla",
             assembly=choose_assembly(devices, elements * term.dtype.itemsize),
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,59 @@ from ringline.topology import TopologyName
 from ringline.topology import topology as make_topology
 
 Implementation = Literal["xla", "permute"]
+Topology = TopologyName | tuple[TopologyName, TopologyName]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+
+class GridAxis(NamedTuple):
+    """One of the two mesh axes of a grid, and the schedule along it."""
+
+    name: str
+    schedule: CollectiveSchedule
 
 
 @lru_cache(maxsize=256)
 def schedule_for(
     make: Callable[..., CollectiveSchedule],
-    topology: TopologyName,
+    topology: Topology,
     devices: int,
     directions: int,
     channels: int,
 ) -> CollectiveSchedule:
-    """`make`'s schedule for the options of a call."""
-    where = make_topology(topology, devices)
+    """`make`'s schedule for the options of a call; of a grid, along all of its devices in order."""
+    where = make_topology(topology if isinstance(topology, str) else topology[0], devices)
     return make(where, directions=directions, channels=channels)
+
+
+def is_grid(topology: Topology, axis_name: AxisName) -> bool:
+    """Whether a call is over a grid: a topology for each of two mesh axes.
+
+    Raises:
+        ValueError: when topologies and axes are not two each.
+    """
+    if isinstance(topology, str):
+        return False
+    names = axis_names(axis_name)
+    if len(topology) != 2 or len(names) != 2:
+        raise ValueError(
+            f"a grid needs two mesh axes and a topology for each, got axis_name {names} and "
+            f"topology {tuple(topology)}; use one topology for one axis"
+        )
+    return True
+
+
+def grid_axes(
+    make: Callable[..., CollectiveSchedule],
+    topology: Topology,
+    axis_name: AxisName,
+    directions: int,
+    channels: int,
+) -> tuple[GridAxis, ...]:
+    """The two axes of a grid with `make`'s schedule along each."""
+    return tuple(
+        GridAxis(name, schedule_for(make, kind, lax.axis_size(name), directions, channels))
+        for name, kind in zip(axis_names(axis_name), topology)
+    )
 
 
 def check_implementation(implementation: str | None) -> None:

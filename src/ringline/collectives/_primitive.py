@@ -4,6 +4,7 @@ Being primitives they can move raw bits and still have a gradient. All-gather an
 each other's transpose on the same schedule run backwards, all-reduce is its own.
 """
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,11 +12,21 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ringline.collectives._arguments import axis_names, cut_dim, varying_axes
+from ringline.collectives._arguments import (
+    GridAxis,
+    axis_names,
+    cut_dim,
+    stripe_shape,
+    varying_axes,
+)
 from ringline.collectives._bits import carried_as
+from ringline.collectives._grid import grid_gather, grid_scatter
 from ringline.collectives._permute import Assembly, AxisName, permute_all_gather
 from ringline.collectives._permute_sum import permute_reduce_scatter
+from ringline.collectives._uneven import compact, padded
 from ringline.schedule import CollectiveSchedule
+
+Grid = tuple[GridAxis, ...]
 
 all_gather_p = Primitive("ringline_all_gather")
 reduce_scatter_p = Primitive("ringline_reduce_scatter")
@@ -31,8 +42,14 @@ def bind_all_gather(
     schedule: CollectiveSchedule,
     implementation: str,
     assembly: Assembly,
+    grid: Grid = (),
+    sizes: tuple[int, ...] | None = None,
 ) -> Array:
-    """Gather stripes along dim `axis`, pieces cut along dim `cut`; `x` must vary over the axis."""
+    """Gather stripes along dim `axis`, pieces cut along dim `cut`; `x` must vary over the axis.
+
+    The sends are those along the axes of `grid` if it has any, else those of `schedule`. With
+    `sizes` the result has only that many rows of each stripe.
+    """
     return all_gather_p.bind(
         x,
         axis_name=axis_name,
@@ -41,6 +58,8 @@ def bind_all_gather(
         schedule=schedule,
         implementation=implementation,
         assembly=assembly,
+        grid=grid,
+        sizes=sizes,
     )
 
 
@@ -53,8 +72,13 @@ def bind_reduce_scatter(
     schedule: CollectiveSchedule,
     implementation: str,
     assembly: Assembly,
+    grid: Grid = (),
+    sizes: tuple[int, ...] | None = None,
 ) -> Array:
-    """Sum up the stripes along dim `axis`; `assembly` is the transposed all-gather's."""
+    """Sum up the stripes along dim `axis`; `assembly` is the transposed all-gather's.
+
+    With `sizes` the stripes in `x` have these lengths, and the result that of the longest.
+    """
     return reduce_scatter_p.bind(
         x,
         axis_name=axis_name,
@@ -63,6 +87,8 @@ def bind_reduce_scatter(
         schedule=schedule,
         implementation=implementation,
         assembly=assembly,
+        grid=grid,
+        sizes=sizes,
     )
 
 
@@ -71,34 +97,67 @@ def bind_all_reduce(
     *,
     axis_name: AxisName,
     schedule: CollectiveSchedule,
+    grid: Grid,
     implementation: str,
     assembly: Assembly,
 ) -> Array:
-    """Sum up `x` of all devices; where `jax.shard_map` checks it, the result no longer varies."""
+    """Sum up `x` of all devices; where `jax.shard_map` checks it, the result no longer varies.
+
+    The sends are those along the axes of `grid` if it has any, else those of `schedule`.
+    """
     return all_reduce_p.bind(
         x,
         axis_name=axis_name,
         schedule=schedule,
+        grid=grid,
         implementation=implementation,
         assembly=assembly,
     )
 
 
-def _gather_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, **_: Any) -> Any:
+def _gather_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, sizes: Any, **_: Any) -> Any:
     shape = list(x.shape)
-    shape[axis] *= schedule.devices
+    shape[axis] = shape[axis] * schedule.devices if sizes is None else sum(sizes)
     return x.update(shape=tuple(shape))
 
 
-def _scatter_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, **_: Any) -> Any:
+def _scatter_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, sizes: Any, **_: Any) -> Any:
     shape = list(x.shape)
-    shape[axis] //= schedule.devices
+    shape[axis] = shape[axis] // schedule.devices if sizes is None else max(sizes)
     return x.update(shape=tuple(shape))
 
 
 def _reduce_type(x: Any, *, axis_name: AxisName, **_: Any) -> Any:
     left = varying_axes(x) - set(axis_names(axis_name))
     return x.update(manual_axis_type=x.manual_axis_type.update(varying=left))
+
+
+def _gather(x: Array, *, grid: Grid, sizes: tuple[int, ...] | None, **params: Any) -> Array:
+    if not grid and sizes is None:
+        return gather_local(x, **params)
+    # As bits through all steps: what is between them would quieten signalling NaNs.
+    to_bits, from_bits = carried_as(x.dtype)
+    whole = _over_axes(grid_gather, gather_local, to_bits(x), grid, params)
+    return from_bits(whole if sizes is None else compact(whole, sizes, params["axis"]))
+
+
+def _scatter(x: Array, *, grid: Grid, sizes: tuple[int, ...] | None, **params: Any) -> Array:
+    terms = x if sizes is None else padded(x, sizes, params["axis"])
+    return _over_axes(grid_scatter, scatter_local, terms, grid, params)
+
+
+def _over_axes(
+    on_grid: Callable[..., Array],
+    along: Callable[..., Array],
+    x: Array,
+    grid: Grid,
+    params: dict[str, Any],
+) -> Array:
+    """`along` one axis, or `on_grid` with it along each of two."""
+    if not grid or x.size == 0:
+        return along(x, **params)
+    backend = {name: params[name] for name in ("implementation", "assembly")}
+    return on_grid(x, params["axis"], grid, along, **backend)
 
 
 def gather_local(x: Array, *, implementation: str, **params: Any) -> Array:
@@ -132,6 +191,7 @@ def _reduce(
     *,
     axis_name: AxisName,
     schedule: CollectiveSchedule,
+    grid: Grid,
     implementation: str,
     assembly: Assembly,
 ) -> Array:
@@ -146,11 +206,16 @@ def _reduce(
     if axis is None:
         axis, flat = 0, x.reshape(-1)
         whole = lax.pad(flat, flat.dtype.type(0), [(0, -x.size % devices, 0)])
-    stripe = [*whole.shape]
-    stripe[axis] //= devices
-    cut = cut_dim(tuple(stripe), axis, schedule.pieces)
-    where = {"axis_name": axis_name, "axis": axis, "cut": cut, "schedule": schedule}
-    summed = permute_all_gather(permute_reduce_scatter(whole, **where), assembly=assembly, **where)
+    params = {
+        "axis_name": axis_name,
+        "axis": axis,
+        "cut": cut_dim(stripe_shape(whole.shape, axis, devices), axis, schedule.pieces),
+        "schedule": schedule,
+        "implementation": implementation,
+        "assembly": assembly,
+    }
+    stripe = _over_axes(grid_scatter, scatter_local, whole, grid, params)
+    summed = _over_axes(grid_gather, gather_local, stripe, grid, params)
     return summed if whole is x else summed[: x.size].reshape(x.shape)
 
 
@@ -160,12 +225,19 @@ def transposed(schedule: CollectiveSchedule) -> CollectiveSchedule:
     return schedule.transposed()
 
 
-def _transpose_gather(cotangent, x, *, schedule: CollectiveSchedule, **params):
-    return (bind_reduce_scatter(cotangent, schedule=transposed(schedule), **params),)
+def _backwards(schedule: CollectiveSchedule, grid: Grid) -> dict[str, Any]:
+    return {
+        "schedule": transposed(schedule),
+        "grid": tuple(GridAxis(axis.name, transposed(axis.schedule)) for axis in grid),
+    }
 
 
-def _transpose_scatter(cotangent, x, *, schedule: CollectiveSchedule, **params):
-    return (bind_all_gather(cotangent, schedule=transposed(schedule), **params),)
+def _transpose_gather(cotangent, x, *, schedule: CollectiveSchedule, grid: Grid, **params):
+    return (bind_reduce_scatter(cotangent, **_backwards(schedule, grid), **params),)
+
+
+def _transpose_scatter(cotangent, x, *, schedule: CollectiveSchedule, grid: Grid, **params):
+    return (bind_all_gather(cotangent, **_backwards(schedule, grid), **params),)
 
 
 def _transpose_reduce(cotangent, x, *, axis_name: AxisName, **params):
@@ -195,14 +267,14 @@ def _register(primitive, implement, abstract_eval, transpose, batch) -> None:
 
 _register(
     all_gather_p,
-    gather_local,
+    _gather,
     _gather_shape,
     _transpose_gather,
     partial(_batch_stripes, all_gather_p),
 )
 _register(
     reduce_scatter_p,
-    scatter_local,
+    _scatter,
     _scatter_shape,
     _transpose_scatter,
     partial(_batch_stripes, reduce_scatter_p),

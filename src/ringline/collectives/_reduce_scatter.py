@@ -1,6 +1,7 @@
 """`reduce_scatter`: the public function."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Literal
 
 import jax
@@ -8,11 +9,14 @@ from jax import Array, lax
 
 from ringline.collectives._arguments import (
     Implementation,
+    Topology,
     axis_devices,
     canonical_dim,
     check_channels,
     check_implementation,
     cut_dim,
+    grid_axes,
+    is_grid,
     number,
     schedule_for,
     stripe_shape,
@@ -20,9 +24,8 @@ from ringline.collectives._arguments import (
 )
 from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_reduce_scatter
-from ringline.collectives._uneven import check_sizes, padded
+from ringline.collectives._uneven import check_sizes
 from ringline.schedule import reduce_scatter as reduce_scatter_schedule
-from ringline.topology import TopologyName
 
 
 def reduce_scatter(
@@ -32,7 +35,7 @@ def reduce_scatter(
     scatter_dimension: int = 0,
     tiled: bool = True,
     sizes: Sequence[int] | None = None,
-    topology: TopologyName = "ring",
+    topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
     implementation: Implementation | None = None,
@@ -57,7 +60,10 @@ def reduce_scatter(
         sizes: how many rows each device's stripe has, for stripes of different lengths: the result
             is padded with zeros to the longest.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
-            are a line in either case.
+            are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
+            grid: one half of the array goes along the first axis and then the second, the other
+            half the other way round, so that no link idles. A single name takes the devices of all
+            axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. On a line, 1 means one
             sweep after the other.
         channels: independent permutes that share each send, for links with several queues.
@@ -92,6 +98,9 @@ def reduce_scatter(
     devices = axis_devices(axis_name, "reduce_scatter")
     schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
+    grid = ()
+    if is_grid(topology, axis_name):
+        grid = grid_axes(reduce_scatter_schedule, topology, axis_name, directions, channels)
 
     def scatter(leaf: Any) -> Array:
         term = number(leaf)
@@ -102,10 +111,13 @@ def reduce_scatter(
             scalar="a scalar has no dim to scatter; use ringline.all_reduce",
             whose="an array",
         )
-        if sizes is not None:
-            rows, shape = term.shape[dim], term.shape
-            term = padded(term, check_sizes(sizes, devices, rows, whole=True, shape=shape), dim)
-        stripe = stripe_shape(term.shape, dim, devices)
+        lengths = None
+        if sizes is None:
+            stripe = stripe_shape(term.shape, dim, devices)
+        else:
+            rows = term.shape[dim]
+            lengths = check_sizes(sizes, devices, rows, whole=True, shape=term.shape)
+            stripe = (*term.shape[:dim], max(lengths), *term.shape[dim + 1 :])
         if not tiled and stripe[dim] != 1:
             raise ValueError(
                 f"dim {dim} of shape {term.shape} must have the {devices} devices' size with "
@@ -120,7 +132,9 @@ def reduce_scatter(
             cut=cut_dim(stripe, dim, schedule.pieces),
             schedule=schedule,
             implementation=implementation or "xla",
-            assembly=choose_assembly(devices, term.size // devices * term.dtype.itemsize),
+            assembly=choose_assembly(devices, prod(stripe) * term.dtype.itemsize),
+            grid=grid if implementation == "permute" else (),
+            sizes=lengths,
         )
         return out if tiled else lax.squeeze(out, (dim,))
 
