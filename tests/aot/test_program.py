@@ -12,16 +12,17 @@ from ringline.aot._links import transfer_s
 from ringline.aot._walk import Walk
 
 SIZE = 256 * 128 * 2
+TARGET = target("2x v4-8")
 
 
 def found(program, mesh):
     module = parse(program)
-    return find_collectives(module, Walk(module), target("2x v4-8"), mesh)
+    return find_collectives(module, Walk(module, TARGET), TARGET, mesh)
 
 
 def test_loops_and_branches_are_counted(program):
     module = parse(program)
-    walk = Walk(module)
+    walk = Walk(module, TARGET)
     assert walk.cycles("body") == 1_050_000  # the branch that computes
     assert walk.cycles(module.entry) == 5 * 1_050_000 + 2100
     assert walk.flops(module.entry) == 5 * 2 * 256 * 512 * 128
@@ -59,6 +60,14 @@ def test_a_receive_posted_late_spans_nothing(program, two_slices):
     hidden = found(moved, two_slices)[2]
     assert hidden.spans_compute_us == 0
     assert hidden.exposed
+
+
+def test_without_the_compilers_cycles_flops_and_bytes_count(program):
+    module = parse(program.replace("estimated_cycles", "no"))
+    walk = Walk(module, TARGET)
+    flops, written = 2 * 256 * 512 * 128, SIZE
+    seconds = max(flops / (275e12 * 0.9), written / 1200e9)
+    assert walk.cycles("stage") == pytest.approx(seconds * 1.05e9, abs=1)
 
 
 def test_a_program_without_a_mesh_still_reads(program):

@@ -107,11 +107,17 @@ def _pairs(module: Module, steps: list[Step]) -> Iterator[tuple[str, Link, list[
     """Kind, link, starts and ends of every collective among `steps`, in order of the first."""
     done: dict[str, list[Step]] = defaultdict(list)
     hosts: dict[str, list[Step]] = defaultdict(list)
+    begun: dict[str, str] = {}  # an update goes on with what a start began
+    updates: dict[str, list[Step]] = defaultdict(list)
     for step in steps:
         opcode = step.instruction.opcode
-        if opcode.endswith("-done"):
+        if opcode == "async-update":
+            began = step.instruction.operands[0]
+            began = begun[step.instruction.name] = begun.get(began, began)
+            updates[began].append(step)
+        elif opcode.endswith("-done"):
             for operand in step.instruction.operands:
-                done[operand].append(step)
+                done[begun.get(operand, operand)].append(step)
         elif opcode in ("send", "recv") and _rendezvous(step.instruction):
             hosts[_rendezvous(step.instruction)].append(step)
     seen: set[str] = set()
@@ -121,8 +127,9 @@ def _pairs(module: Module, steps: list[Step]) -> Iterator[tuple[str, Link, list[
             yield opcode, "ICI", [step], []
         elif opcode.removesuffix("-start") in KINDS:
             yield opcode.removesuffix("-start"), "ICI", [step], done[step.instruction.name]
-        elif opcode == "async-start" and (kind := _wrapped(module, step.instruction)):
-            yield kind, "ICI", [step], done[step.instruction.name]
+        elif opcode == "async-start" and (inner := _inside(module, step.instruction)):
+            name = step.instruction.name
+            yield inner[1].opcode, "ICI", [step, *updates[name]], done[name]
         elif opcode in ("send", "recv"):
             key = _rendezvous(step.instruction)
             if key and key not in seen:
@@ -143,8 +150,10 @@ def _collective(
     axes: Axes,
 ) -> Collective:
     first = posts[0].instruction
-    size = max(_bytes(module, context.computation, step.instruction) for step in posts)
-    group = axes.group(first if link == "DCN" else _grouped(module, first))
+    place, core = _inside(module, first) or (context.computation, first)
+    measured = [post.instruction for post in posts] if core is first else [core]
+    size = max(_bytes(module, place, instruction) for instruction in measured)
+    group = axes.group(core)
     per_us = target.clock_hz / 1e6
     posted = max(post.end for post in posts)
     # A wait that is not in this computation is at its end.
@@ -185,19 +194,16 @@ def _bytes(module: Module, computation: str, instruction: Instruction) -> float:
     return max(given, whole)
 
 
-def _wrapped(module: Module, start: Instruction) -> str | None:
-    """The kind of the collective inside an `async-start`."""
-    inner = _grouped(module, start)
-    return inner.opcode if inner.opcode in KINDS else None
-
-
-def _grouped(module: Module, instruction: Instruction) -> Instruction:
-    """The instruction that says the groups: itself, or the one inside an `async-start`."""
-    for name in instruction.callees("calls"):
+def _inside(module: Module, instruction: Instruction) -> tuple[str, Instruction] | None:
+    """The collective in what an `async-start` calls, however deep, and its computation."""
+    calls = (instruction.callees(name) for name in ("calls", "to_apply", "called_computations"))
+    for name in (name for names in calls for name in names):
         for inner in module.computations[name]:
             if inner.opcode in KINDS:
-                return inner
-    return instruction
+                return name, inner
+            if found := _inside(module, inner):
+                return found
+    return None
 
 
 def _rendezvous(instruction: Instruction) -> str:

@@ -23,6 +23,7 @@ from ringline.aot._walk import Walk
 
 PyTree = Any
 Say = Callable[[str], None]
+_SHOWN = 10  # largest buffers
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Compiled:
     @property
     def walk(self) -> Walk:
         """The program's loops and costs."""
-        return Walk(self.module)
+        return Walk(self.module, self.target)
 
     def in_loops(self, link: str | None = None) -> tuple[Collective, ...]:
         """The collectives inside loops, of one link or of all."""
@@ -143,7 +144,7 @@ def _read(
     wanted: Target, mesh: Mesh | None, text: str, memory: Memory, compile_s: float
 ) -> Compiled:
     module = parse(text)
-    walk = Walk(module)
+    walk = Walk(module, wanted)
     return Compiled(
         target=wanted,
         mesh=mesh,
@@ -167,14 +168,36 @@ def _compile(wanted: Target, lowered: Any, folder: Path) -> tuple[str, Memory]:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             compiled = None
+        text = _text(compiled, folder)
+    buffers = read_buffers(_assignment(folder), parse(text))
+    largest = tuple(buffers[:_SHOWN])
     if compiled is None:
-        raise DoesNotFitError(wanted.name, _assigned(wanted, folder))
-    text = compiled.as_text()
-    memory = _analysed(wanted, compiled)
-    memory = replace(memory, largest=_assigned(wanted, folder, parse(text)).largest)
-    if not memory.fits:
+        given, temporary, made = (sum_of(buffers, u) for u in ("argument", "temporary", "output"))
+        memory = Memory(given, temporary, made, wanted.limit_bytes, largest)
+    else:
+        memory = replace(_analysed(wanted, compiled), largest=largest)
+    if not memory.fits or compiled is None:
         raise DoesNotFitError(wanted.name, memory)
     return text, memory
+
+
+def _assignment(folder: Path) -> Path:
+    """Where the compiler wrote the buffers of the program, the largest of what it compiled."""
+    return max(folder.glob("*buffer-assignment.txt"), key=lambda path: path.stat().st_size)
+
+
+def _text(compiled: Any, folder: Path) -> str:
+    """The scheduled program; as the compiler wrote it, without its cycles, where JAX cannot.
+
+    A chip's compiler may write instructions that the installed JAX cannot read.
+    """
+    try:
+        if compiled is not None:
+            return compiled.as_text()
+    except JaxRuntimeError:
+        pass
+    name = _assignment(folder).name.replace("-buffer-assignment.txt", ".txt")
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def _analysed(wanted: Target, compiled: Any) -> Memory:
@@ -186,19 +209,6 @@ def _analysed(wanted: Target, compiled: Any) -> Memory:
         outputs_bytes=found.output_size_in_bytes - found.alias_size_in_bytes,
         limit_bytes=wanted.limit_bytes,
     )
-
-
-def _assigned(wanted: Target, folder: Path, module: Module | None = None) -> Memory:
-    """Memory by the buffers that the compiler wrote, of a program that fits or not."""
-    files = sorted(folder.glob("*buffer-assignment.txt"), key=lambda path: path.stat().st_size)
-    if not files:
-        return Memory(0, 0, 0, wanted.limit_bytes)
-    if module is None:
-        program = files[-1].name.replace("-buffer-assignment.txt", ".txt")
-        module = parse((folder / program).read_text(encoding="utf-8"))
-    buffers = read_buffers(files[-1], module)
-    given, temporary, made = (sum_of(buffers, u) for u in ("argument", "temporary", "output"))
-    return Memory(given, temporary, made, wanted.limit_bytes, tuple(buffers[:10]))
 
 
 def _mesh(wanted: Target, devices: tuple[Any, ...], mesh: Any) -> Mesh | None:

@@ -89,14 +89,18 @@ def summary_lines(compiled: Compiled) -> list[str]:
         f"fits {gib(memory.limit_bytes)} with {gib(spare)} to spare.",
         "Largest: " + "; ".join(map(str, memory.largest[:3])) + ".",
         f"Work of a device: {compiled.flops / 1e12:.4g} TFLOP in matrix products, "
-        f"{_ms(compiled.compute_us)} of computation by the compiler's cycles, no branch skipped.",
+        f"{_ms(compiled.compute_us)} of computation by {_estimate(compiled)}, no branch skipped.",
     ]
+
+
+def _estimate(compiled: Compiled) -> str:
+    return "the compiler's cycles" if compiled.walk.has_cycles else "FLOPs and bytes"
 
 
 COLUMNS = ("collective", "link", "axis", "size", "runs a step", "spans", "transfer", "")
 _FOOTNOTE = (
     "times: of one execution; a transfer is hidden when the computation between its last start "
-    "and its first wait takes longer. Computation by the compiler's cycles, transfers by the "
+    "and its first wait takes longer. Computation by the estimate above, transfers by the "
     "links' rates; nothing was run."
 )
 

@@ -1,7 +1,8 @@
 """Walk a compiled program in its scheduled order: what runs when, how often, how long.
 
 A loop costs its trips times its body; of a condition's branches the longest counts, which is the
-stage that computes. Only what the compiler gives an estimate for takes time.
+stage that computes. What takes time is what the compiler gives an estimate for; where its
+estimates are missing, FLOPs and bytes at the chip's rates stand in for them.
 """
 
 import re
@@ -9,7 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringline.aot._flops import fusion_flops
-from ringline.aot._hlo import Instruction, Module
+from ringline.aot._hlo import Instruction, Module, shape_bytes
+from ringline.aot._target import Target
+
+# What waits, or only names what is there.
+_FREE = (
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
+    *("send", "send-done", "recv", "recv-done", "all-gather", "all-reduce", "reduce-scatter"),
+    *("all-to-all", "collective-permute", "copy-start", "copy-done", "async-update"),
+    *("async-start", "async-done", "all-gather-start", "all-gather-done", "all-reduce-start"),
+    *("all-reduce-done", "collective-permute-start", "collective-permute-done"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +65,10 @@ class Context:
 class Walk:
     """The program's contexts, steps and costs."""
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, target: Target):
         self.module = module
+        self._target = target
+        self.has_cycles = any(i.cycles for rows in module.computations.values() for i in rows)
         self._cycles: dict[str, int] = {}
         self._flops: dict[str, float] = {}
 
@@ -92,7 +105,17 @@ class Walk:
             return max(map(self.cycles, branches(instruction)), default=0)
         if instruction.opcode == "call":
             return sum(map(self.cycles, instruction.callees("to_apply")))
-        return instruction.cycles
+        if self.has_cycles or instruction.opcode in _FREE:
+            return instruction.cycles
+        return self._roofline(instruction)
+
+    def _roofline(self, instruction: Instruction) -> int:
+        """Cycles by FLOPs or by the result's bytes, whichever takes longer."""
+        chip, each = self._target.cluster.chip, self._target.devices_per_chip
+        flops = sum(map(self.flops, instruction.callees("calls")))
+        compute_s = flops * each / (chip.bf16_flops_per_s * chip.matmul_efficiency)
+        memory_s = shape_bytes(instruction.shape) * each / chip.hbm_bytes_per_s
+        return round(max(compute_s, memory_s) * self._target.clock_hz)
 
     def flops(self, computation: str) -> float:
         """FLOPs of matrix products and convolutions, by the same rules as cycles."""
