@@ -20,9 +20,10 @@ from ringline.collectives._arguments import (
     is_grid,
     schedule_for,
     varying,
+    varying_axes,
 )
 from ringline.collectives._permute import AxisName, choose_assembly, platform
-from ringline.collectives._primitive import bind_all_gather
+from ringline.collectives._primitive import bind_all_gather, bind_all_gather_into
 from ringline.collectives._uneven import check_sizes
 from ringline.schedule import all_gather as all_gather_schedule
 
@@ -34,6 +35,7 @@ def all_gather(
     axis: int = 0,
     tiled: bool = True,
     sizes: Sequence[int] | None = None,
+    out: Any = None,
     topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
@@ -58,6 +60,9 @@ def all_gather(
         tiled: join along an existing dim; False makes a new dim of size n at `axis`.
         sizes: how many rows along `axis` of each device's shard count, for shards of different
             lengths: the shards are padded to the longest of them, the result has no padding.
+        out: an array of the result's shape and type (a pytree of them) that `permute` writes the
+            result over. What it held does not matter. Donated by the enclosing `jax.jit`, it
+            spares fresh memory, whose page faults are most of the time of a large gather on CPUs.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
             are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
             grid: one half of the array goes along the first axis and then the second, the other
@@ -83,8 +88,9 @@ def all_gather(
         ValueError: outside `jax.shard_map`; for an unknown axis name; for `axis` out of range;
             for directions other than 1 or 2; for fewer than 1 channel, or more than a shard has
             rows: its length along `axis`, or its longest dim where `axis` is new; for sizes that
-            are not one a device, or whose largest is not the shard's length; for an unknown
-            topology or implementation.
+            are not one a device, or whose largest is not the shard's length; for `out` of another
+            shape or type, or together with sizes or a grid; for an unknown topology or
+            implementation.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -107,7 +113,12 @@ def all_gather(
     if is_grid(topology, axis_name):
         grid = grid_axes(all_gather_schedule, topology, axis_name, directions, channels)
 
-    def gather(leaf: Any) -> Array:
+    if out is not None and (grid or sizes is not None):
+        raise ValueError(
+            "out cannot be combined with sizes or a grid, got both; leave one of them out"
+        )
+
+    def gather(leaf: Any, buffer: Any = None) -> Array:
         shard = jnp.asarray(leaf)
         dim = canonical_dim(
             axis,
@@ -126,19 +137,35 @@ def all_gather(
         chosen = implementation or _choose(shard, dim)
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
-        return bind_all_gather(
-            varying(shard, axis_name),
-            axis_name=axis_name,
-            axis=dim,
-            cut=cut_dim(shard.shape, dim, schedule.pieces),
-            schedule=schedule,
-            implementation=chosen,
-            assembly=choose_assembly(devices, shard.size * shard.dtype.itemsize),
-            grid=grid if chosen == "permute" else (),
-            sizes=lengths,
-        )
+        shard = varying(shard, axis_name)
+        params: dict[str, Any] = {
+            "axis_name": axis_name,
+            "axis": dim,
+            "cut": cut_dim(shard.shape, dim, schedule.pieces),
+            "schedule": schedule,
+            "implementation": chosen,
+            "assembly": choose_assembly(devices, shard.size * shard.dtype.itemsize),
+        }
+        if buffer is not None:
+            return bind_all_gather_into(shard, _buffer(buffer, shard, dim, devices), **params)
+        grid_of = grid if chosen == "permute" else ()
+        return bind_all_gather(shard, grid=grid_of, sizes=lengths, **params)
 
-    return jax.tree.map(gather, x)
+    return jax.tree.map(gather, x) if out is None else jax.tree.map(gather, x, out)
+
+
+def _buffer(out: Any, shard: Array, dim: int, devices: int) -> Array:
+    """`out` as an array that varies as the shard does, if it fits the result."""
+    shape = list(shard.shape)
+    shape[dim] *= devices
+    found = jnp.asarray(out)
+    if found.shape != tuple(shape) or found.dtype != shard.dtype:
+        raise ValueError(
+            f"out must have the result's shape {tuple(shape)} and type {shard.dtype}, got "
+            f"{found.shape} and {found.dtype}; change out"
+        )
+    missing = varying_axes(jax.typeof(shard)) - varying_axes(jax.typeof(found))
+    return lax.pcast(found, tuple(sorted(missing)), to="varying") if missing else found
 
 
 # Below this the one call of the built-in costs less than several permutes (CPU devices).

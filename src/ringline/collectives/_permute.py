@@ -56,6 +56,7 @@ def permute_all_gather(
     cut: int,
     schedule: CollectiveSchedule,
     assembly: Assembly,
+    out: Array | None = None,
 ) -> Array:
     """Gather the stripes `x` of all devices along dim `axis`, in the order of `schedule`.
 
@@ -66,13 +67,15 @@ def permute_all_gather(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
         assembly: how the arrivals are put in place.
+        out: a buffer of the result's shape and type to write into, whatever the assembly.
     """
     plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
-    if assembly == "concatenate":
+    if assembly == "concatenate" and out is None:
         arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
-    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut))
+    place = None if out is None else to_bits(out)
+    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut, place))
 
 
 def permute_gather_each(
@@ -163,6 +166,7 @@ def _update(
     axis_name: AxisName,
     axis: int,
     cut: int,
+    out: Array | None,
 ) -> Array:
     shape = list(x.shape)
     shape[axis] *= len(plan.arrivals[0].stripes)
@@ -177,7 +181,8 @@ def _update(
         arrivals = list(_send(stripe, plan, bounds, axis_name, cut))
         return _place(out, arrivals, plan, bounds, offsets, axis, cut, {slab_dim: start})
 
-    out = lax.broadcast_in_dim(_zero_like(to_bits(x)), shape, ())
+    if out is None:
+        out = lax.broadcast_in_dim(_zero_like(to_bits(x)), shape, ())
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -29,6 +31,7 @@ from ringline.schedule import CollectiveSchedule
 Grid = tuple[GridAxis, ...]
 
 all_gather_p = Primitive("ringline_all_gather")
+all_gather_into_p = Primitive("ringline_all_gather_into")
 reduce_scatter_p = Primitive("ringline_reduce_scatter")
 all_reduce_p = Primitive("ringline_all_reduce")
 
@@ -60,6 +63,30 @@ def bind_all_gather(
         assembly=assembly,
         grid=grid,
         sizes=sizes,
+    )
+
+
+def bind_all_gather_into(
+    x: Array,
+    out: Array,
+    *,
+    axis_name: AxisName,
+    axis: int,
+    cut: int,
+    schedule: CollectiveSchedule,
+    implementation: str,
+    assembly: Assembly,
+) -> Array:
+    """As `bind_all_gather`, written over `out`, whose contents do not matter."""
+    return all_gather_into_p.bind(
+        x,
+        out,
+        axis_name=axis_name,
+        axis=axis,
+        cut=cut,
+        schedule=schedule,
+        implementation=implementation,
+        assembly=assembly,
     )
 
 
@@ -144,6 +171,29 @@ def _gather(x: Array, *, grid: Grid, sizes: tuple[int, ...] | None, **params: An
 def _scatter(x: Array, *, grid: Grid, sizes: tuple[int, ...] | None, **params: Any) -> Array:
     terms = x if sizes is None else padded(x, sizes, params["axis"])
     return _over_axes(grid_scatter, scatter_local, terms, grid, params)
+
+
+def _gather_into(x: Array, out: Array, *, implementation: str, **params: Any) -> Array:
+    if implementation == "permute" and params["schedule"].devices > 1 and x.size:
+        return permute_all_gather(x, out=out, **params)
+    return gather_local(x, implementation=implementation, **params)
+
+
+def _gather_into_jvp(primals, tangents, **params):
+    """What the buffer held has no part in the result."""
+    y = bind_all_gather_into(*primals, **params)
+    if type(tangents[0]) is ad.Zero:
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, bind_all_gather(tangents[0], **params)
+
+
+def _batch_gather_into(operands, dims, *, axis: int, cut: int, **params):
+    size = next(x.shape[dim] for x, dim in zip(operands, dims) if dim is not None)
+    x, out = (
+        jnp.broadcast_to(x[None], (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(operands, dims)
+    )
+    return bind_all_gather_into(x, out, axis=axis + 1, cut=cut + 1, **params), 0
 
 
 def _over_axes(
@@ -280,3 +330,8 @@ _register(
     partial(_batch_stripes, reduce_scatter_p),
 )
 _register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce)
+
+all_gather_into_p.def_abstract_eval(lambda x, out, **_: out)
+ad.primitive_jvps[all_gather_into_p] = _gather_into_jvp
+batching.primitive_batchers[all_gather_into_p] = _batch_gather_into
+mlir.register_lowering(all_gather_into_p, mlir.lower_fun(_gather_into, multiple_results=False))
