@@ -174,6 +174,17 @@ def test_one_permute_per_step_direction_and_channel(topology, directions, channe
         assert "all_reduce" not in text
 
 
+@pytest.mark.parametrize("way", [scatter, reduce])
+def test_none_takes_the_permutes_for_large_16_bit_floats(way):
+    def permutes(shape, dtype):
+        given = jax.ShapeDtypeStruct((4, *shape), jnp.dtype(dtype))
+        return on_devices(way, 4).lower(given).as_text().count("collective_permute")
+
+    assert permutes((1024, 512), "bfloat16")
+    assert not permutes((64, 512), "bfloat16")
+    assert not permutes((1024, 512), "float32")
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 @forms
 def test_an_all_reduce_no_longer_varies(form, check_vma):
