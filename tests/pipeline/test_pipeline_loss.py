@@ -394,3 +394,7 @@ def test_bad_input_is_one_clear_line(change, words):
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_gather_by_repeat_where_a_stage_never_splits_its_backward():
+    assert compare(schedules.dualpipe_v(2, 2), fsdp=2, gather="repeat") <= 1e-5

@@ -7,11 +7,17 @@ and is imported only when asked for.
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from io import StringIO
 
 BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class _Help(Exception):
+    """Help was asked for; carries the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         name, rest = _find(given)
         return _run(name, rest)
+    except _Help as text:
+        print(text)
+        return 0
     except ValueError as error:
         return _fail(str(error))
     except ModuleNotFoundError as error:
@@ -83,13 +92,30 @@ def _run(name: str, rest: list[str]) -> int:
 
     command = COMMANDS[name]
     module = import_module(f"ringline.cli.{command.module}")
-    flags = tyro.cli(
-        getattr(module, command.flags),
-        args=rest,
-        prog=f"ringline {name}",
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    printed = StringIO()
+    try:
+        with redirect_stderr(printed):
+            flags = tyro.cli(
+                getattr(module, command.flags),
+                args=rest,
+                prog=f"ringline {name}",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as stop:
+        if stop.code != BAD_INPUT:
+            raise
+        raise ValueError(f"{_one_line(printed.getvalue())}; see ringline {name} --help") from None
     return module.run(flags)
+
+
+def _one_line(box: str) -> str:
+    """The first message of the parser's box: after the title, up to the next rule."""
+    framed = "╭" in box
+    lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
+    first = 0 if framed or not rules else rules[0] + 1
+    last = next((i for i in rules if i > first), len(lines))
+    return " ".join(lines[first:last]).strip(" .") or "these options cannot be read"
 
 
 def _find(given: list[str]) -> tuple[str, list[str]]:
@@ -99,6 +125,8 @@ def _find(given: list[str]) -> tuple[str, list[str]]:
         if name in COMMANDS:
             return name, given[words:]
     group = [name for name in COMMANDS if name.startswith(given[0] + " ")]
+    if group and given[1:2] in (["-h"], ["--help"]):
+        raise _Help("\n".join(f"ringline {name}: {COMMANDS[name].summary}" for name in group))
     if group:
         got = given[1] if len(given) > 1 else "nothing"
         raise ValueError(f"expected one of: {', '.join(group)}; got {got} after {given[0]}")

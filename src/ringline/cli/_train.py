@@ -211,14 +211,19 @@ def _timeline(result: "RunResult", path: Path) -> None:
 
     from ringline import trace
     from ringline.simulate import simulate
-    from ringline.train._step import make_schedule
+    from ringline.train._step import BY_AUTODIFF, make_schedule
 
     config = result.config
     step_s = median(record.step_s for record in result.records)
     forward_s = step_s * (1 - result.bubble) / (3 * config.microbatches)
-    timeline = simulate(
-        make_schedule(config), forward_s=forward_s, backward_s=2 * forward_s, overlap=config.overlap
-    )
+    schedule = make_schedule(config)
+    if any(action.op == "W" for row in schedule.rows for action in row):
+        costs = {"input_gradient_s": forward_s, "weight_gradient_s": forward_s}
+    else:
+        costs = {"backward_s": 2 * forward_s}
+    # What pipeline_loss runs hides its transfers in any case.
+    overlap = config.overlap or schedule.name not in BY_AUTODIFF
+    timeline = simulate(schedule, forward_s=forward_s, overlap=overlap, **costs)
     trace.html(timeline, path, title=f"One training step: {timeline.name}")
 
 

@@ -14,6 +14,11 @@ PyTree = Any
 
 def check_mesh(mesh: Mesh, axis: str, schedule: PipelineSchedule) -> None:
     """Raise ValueError unless the mesh has the axis, with one place for each stage."""
+    if not isinstance(schedule, PipelineSchedule):
+        raise ValueError(
+            "schedule must be a PipelineSchedule such as ringline.schedules.circular(stages=4, "
+            f"microbatches=8), got {schedule!r}"
+        )
     if axis not in mesh.shape:
         raise ValueError(
             f"the mesh has no axis {axis!r}, only {tuple(mesh.shape)}; pass axis= with the name "

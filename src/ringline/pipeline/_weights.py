@@ -111,6 +111,8 @@ def turns(repeat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first, last = np.zeros_like(repeat), np.zeros_like(repeat)
     for stage in range(repeat.shape[1]):
         ticks = np.flatnonzero(repeat[:, stage] >= 0)
+        if not len(ticks):
+            continue
         values = repeat[ticks, stage]
         changes = np.flatnonzero(np.diff(values))
         first[ticks[np.r_[0, changes + 1]], stage] = 1

@@ -82,7 +82,7 @@ def _written(lines: list[str]) -> Program | None:
 def read_lines(source: str | Path) -> list[str]:
     """The lines of a path or of the text itself, without empty ones."""
     is_path = isinstance(source, Path) or (source.endswith(".csv") and "\n" not in source)
-    text = Path(source).read_text() if is_path else str(source)
+    text = _read(Path(source)) if is_path else str(source)
     return [line for line in text.splitlines() if line.strip()]
 
 
@@ -154,3 +154,13 @@ def stages_of_chunks(rows: Sequence[Sequence[int]]) -> dict[int, int]:
                     step=step,
                 )
     return stage_of
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ScheduleError(
+            f"{path} is no text: byte {error.start} cannot be read as UTF-8; expected lines of "
+            "cells such as 0F0,0B0"
+        ) from None

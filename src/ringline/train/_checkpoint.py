@@ -31,7 +31,7 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = folder.absolute()
         self._manager: ocp.CheckpointManager | None = None
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
 
     def latest(self) -> int | None:
         """The step of the newest whole checkpoint, or None."""

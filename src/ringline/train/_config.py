@@ -140,10 +140,10 @@ _POSITIVE = (
 def _check_positive(config: TrainConfig) -> None:
     for name in _POSITIVE:
         value = getattr(config, name)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{name} must be above 0, got {value}; change --{_flag(name)}")
     for name in ("warmup", "weight_decay", "sample_bytes", "seed"):
-        if getattr(config, name) < 0:
+        if not 0 <= getattr(config, name) < float("inf"):
             raise ValueError(
                 f"{name} must be 0 or more, got {getattr(config, name)}; change --{_flag(name)}"
             )

@@ -14,6 +14,8 @@ from rich.progress import (
 
 from ringline.train._metrics import StepRecord
 
+WIDE = 90  # columns that the bar with all its numbers needs
+
 
 class Reporter:
     """Prints the course of a run.
@@ -29,6 +31,7 @@ class Reporter:
         self.terminal = stream is not None and stream.isatty()
         self._bar: Progress | None = None
         self._task = None
+        self._wide = True
 
     def say(self, text: str) -> None:
         """One line, as it is."""
@@ -41,15 +44,17 @@ class Reporter:
         """Training begins, with `done` of `steps` behind it."""
         if not self.terminal:
             return
+        console = Console(file=self.stream)
+        self._wide = console.width >= WIDE
+        first = [TextColumn("{task.description}"), BarColumn()] if self._wide else []
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            *first,
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
             TextColumn("eta"),
             TimeRemainingColumn(),
-            console=Console(file=self.stream),
+            console=console,
         )
         self._task = self._bar.add_task(name, total=steps, completed=done, numbers="")
         self._bar.start()
@@ -57,10 +62,12 @@ class Reporter:
     def step(self, record: StepRecord, last: bool) -> None:
         """A step is done."""
         if self._bar is not None and self._task is not None:
-            numbers = (
-                f"loss {record.loss:.3f}  {record.tokens_per_s:,.0f} tokens/s  "
-                f"mfu {record.mfu:.2f}  bubble {record.bubble:.2f}"
-            )
+            numbers = f"loss {record.loss:.3f}"
+            if self._wide:
+                numbers += (
+                    f"  {record.tokens_per_s:,.0f} tokens/s  "
+                    f"mfu {record.mfu:.2f}  bubble {record.bubble:.2f}"
+                )
             self._bar.update(self._task, completed=record.step, numbers=numbers)
         elif record.step % self.every == 0 or record.step == 1 or last:
             self.say(record.line())

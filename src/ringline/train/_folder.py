@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from tempfile import TemporaryFile
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
@@ -57,3 +58,19 @@ def run_to_resume(out: str | None) -> Path:
 def holds_run(folder: Path) -> bool:
     """Whether a run was started in the folder."""
     return (folder / CONFIG).is_file()
+
+
+def check_writable(folder: Path) -> None:
+    """See now, not after training, whether a run can be written to `folder`; leaves nothing.
+
+    Raises:
+        ValueError: when it cannot.
+    """
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"nothing can be written to {folder} ({above}: {error.strerror}); give another --out"
+        ) from None

@@ -16,7 +16,7 @@ from ringline.train._config import TrainConfig, to_toml
 from ringline.train._console import Reporter
 from ringline.train._data import Corpus, eval_batch, load_corpus, train_batch
 from ringline.train._distributed import any_process, barrier, is_main
-from ringline.train._folder import CONFIG, new_folder
+from ringline.train._folder import CONFIG, check_writable, new_folder
 from ringline.train._metrics import (
     Peak,
     StepRecord,
@@ -99,6 +99,8 @@ def train(
     reporter = Reporter(stream if is_main() else None, config.log_every)
     folder = resume or _new_folder(config, corpus)
     schedule, mesh = make_schedule(config), make_mesh(config)
+    if is_main():
+        check_writable(folder)
     reporter.say(f"text: {corpus.source}: {len(corpus.train):,} + {len(corpus.held_out):,} bytes")
     reporter.say(
         f"devices: {config.devices} {mesh.devices.flat[0].platform} = {config.stages} stages x "
@@ -184,6 +186,11 @@ class _Run:
                 # Waiting for the loss keeps one step in flight: emulated devices that run two
                 # programs with collectives at once can wait for each other for ever.
                 value, step_s = float(loss), time.perf_counter() - start
+                if not np.isfinite(value):
+                    raise ValueError(
+                        f"the loss of step {step + 1} is {value}; lower --learning-rate or --clip "
+                        f"(the checkpoints in {self.folder} are of the steps before)"
+                    )
                 record = make_record(config, step + 1, value, step_s, self.peak, self.bubble)
                 unsaved.append(record)
                 self.records.append(record)
