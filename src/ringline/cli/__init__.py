@@ -48,6 +48,14 @@ COMMANDS = {
         "_compile", "CompileFlags", "compile for TPU slices without them, and read the program back"
     ),
     "bench all-gather": _Command("_bench", "AllGather", "measure the ring and line all-gather"),
+    "bench reduce-scatter": _Command("_bench", "ReduceScatter", "the same for a reduce-scatter"),
+    "bench all-reduce": _Command("_bench", "AllReduce", "the same for an all-reduce"),
+    "bench all-gather-matmul": _Command(
+        "_bench", "AllGatherMatmul", "the same for an all-gather fused with a matmul"
+    ),
+    "bench matmul-reduce-scatter": _Command(
+        "_bench", "MatmulReduceScatter", "the same for a matmul fused with a reduce-scatter"
+    ),
 }
 
 
