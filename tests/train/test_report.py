@@ -80,7 +80,7 @@ def test_a_summary_is_json(tmp_path):
 
 def test_the_running_mean_of_a_line_is_the_line():
     line = np.linspace(5, 1, 200)
-    np.testing.assert_allclose(_running_mean(line), line)
+    np.testing.assert_allclose(_running_mean(line.tolist()), line)
     assert _running_mean([1.0]).tolist() == [1.0]
 
 
