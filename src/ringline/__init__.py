@@ -11,7 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ringline import aot as aot
     from ringline import schedules as schedules
+    from ringline import topology as topology
     from ringline import trace as trace
     from ringline.collectives import all_gather as all_gather
     from ringline.collectives import all_gather_matmul as all_gather_matmul
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ringline.schedule import ScheduleError as ScheduleError
     from ringline.simulate import Timeline as Timeline
     from ringline.simulate import simulate as simulate
+    from ringline.topology import make_mesh as make_mesh
 
 __version__ = "0.1.0"
 
@@ -51,9 +54,10 @@ _HOMES = {
     "ScheduleError": "ringline.schedule",
     "Timeline": "ringline.simulate",
     "simulate": "ringline.simulate",
+    "make_mesh": "ringline.topology",
 }
 
-_MODULES = ("schedules", "trace")
+_MODULES = ("aot", "schedules", "topology", "trace")
 
 __all__ = ["__version__", *_MODULES, *_HOMES]
 
