@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -214,7 +214,15 @@ def _document(run: _Run) -> dict[str, Any]:
             "by_hand_without_overlap": by_hand(run.recipe),
         },
         "comparison": [
-            asdict(row) | {"difference": row.difference, "why": row.why} for row in rows
+            {
+                "what": row.what,
+                "unit": row.unit,
+                "predicted": row.predicted,
+                "program": row.program,
+                "difference": row.difference,
+                "why": row.why,
+            }
+            for row in rows
         ],
     }
 

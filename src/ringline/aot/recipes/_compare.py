@@ -6,6 +6,7 @@ from ringline.aot._collectives import Collective
 from ringline.aot._compile import Compiled
 from ringline.aot.recipes._predict import Prediction
 from ringline.aot.recipes._recipe import Recipe, Way
+from ringline.pipeline._chunk import MAX_UNROLLED
 
 _SCALARS_BYTES = 2**20  # the loss and the like are reduced too
 
@@ -30,12 +31,14 @@ class Row:
         unit: its unit: `bytes`, `FLOPs`, `s` or empty for a count.
         predicted: before compiling.
         program: from the compiled program.
+        reason: what would explain a large difference of this way, beyond what usually does.
     """
 
     what: str
     unit: str
     predicted: float
     program: float
+    reason: str = ""
 
     @property
     def difference(self) -> float:
@@ -48,7 +51,7 @@ class Row:
     def why(self) -> str:
         """What explains a difference of more than a tenth, else nothing."""
         large = abs(self.difference) > _TOLERANCE
-        return _WHY.get(self.what, "not explained") if large else ""
+        return (self.reason or _WHY.get(self.what, "not explained")) if large else ""
 
 
 def compare(recipe: Recipe, way: Way, expected: Prediction, compiled: Compiled) -> list[Row]:
@@ -79,7 +82,7 @@ def compare(recipe: Recipe, way: Way, expected: Prediction, compiled: Compiled) 
             sum(times * size for times, size in permutes),
             _sum(between),
         ),
-        Row("compute of the loop", "s", *_loop_s(expected, compiled)),
+        Row("compute of the loop", "s", *_loop_s(expected, compiled), _slow(recipe, way)),
     ]
     if recipe.fsdp > 1:
         rows += [
@@ -88,6 +91,15 @@ def compare(recipe: Recipe, way: Way, expected: Prediction, compiled: Compiled) 
             Row("FSDP's bytes in loops", "bytes", expected.in_loop_bytes, _sum(in_loops)),
         ]
     return rows
+
+
+def _slow(recipe: Recipe, way: Way) -> str:
+    """Why a way's loop waits for memory, where it does."""
+    if way.depth(recipe) > MAX_UNROLLED:
+        return "a chunk that loops over its layers slices weights and stacks gradients in memory"
+    if not way.scheduled:
+        return "autodiff adds a whole stage's gradients in every tick, and that waits for memory"
+    return ""
 
 
 def _sum(collectives: list[Collective]) -> float:
