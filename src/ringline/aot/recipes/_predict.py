@@ -218,7 +218,7 @@ def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
     looped = depth > MAX_UNROLLED
     kept = _KEPT_IN_LOOP if looped else _KEPT
     working = (kept * depth + _BACKWARD_WORKING_SET) * wide
-    if looped:
+    if looped and way.scheduled:  # without, the sums below hold the stacks
         working += 2 * weights / repeats * _WEIGHT
     parts = {
         "whole weights": held * _WEIGHT if recipe.fsdp > 1 else 0.0,
