@@ -230,7 +230,7 @@ class Engine:
             w = flat(self.weights.weights(state, "B", repeat))
             fixed, kept = self._reads(carry, row, "B", x)
             dw, dx = self.passes.backward(w, fixed, kept, g)
-            places = self.unflat(dw)
+            places = self._unflat(dw)
             after = self.weights.add(state, "B", repeat, places)
             return dx, self._no_handover(), after
 
@@ -266,7 +266,7 @@ class Engine:
             fixed, kept = self._reads(carry, row, "W", x)
             handover = take(carry["handover"], row["W.reads.handover"])
             dw = self.passes.weight_gradient(w, fixed, kept, handover)
-            return self.weights.add(state, "W", repeat, self.unflat(dw))
+            return self.weights.add(state, "W", repeat, self._unflat(dw))
 
         state = lax.cond(repeat >= 0, run, lambda: state)
         return carry | {"state": self.weights.leave(state, "W", row)}
@@ -274,7 +274,7 @@ class Engine:
     def _no_handover(self) -> list[Any]:
         return [jnp.zeros(shape.shape, shape.dtype) for shape in self.passes.handover]
 
-    def unflat(self, leaves: list[Any]) -> Places:
+    def _unflat(self, leaves: list[Any]) -> Places:
         """Gradients by place again."""
         depth = len(self.weights.stored)
         each = len(leaves) // depth

@@ -48,7 +48,7 @@ def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
             f"{lines[0][1] if lines else ''!r}"
         )
     try:
-        where = topology(head["topology"], int(head["devices"]))  # type: ignore[arg-type]
+        where = topology(head["topology"], int(head["devices"]))
     except ValueError as error:
         raise ScheduleError(f"line {lines[0][0]}: {error}") from None
     header = {

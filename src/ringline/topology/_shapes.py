@@ -74,7 +74,7 @@ class Line(_Chain):
         return self.devices - 1
 
 
-def topology(name: TopologyName, devices: int) -> Ring | Line:
+def topology(name: str, devices: int) -> Ring | Line:
     """The topology called `name` over `devices` devices.
 
     Raises:
