@@ -27,6 +27,8 @@ from ringline.pipeline._weights import Places, flat, sum_dtype
 
 PyTree = Any
 
+_SUMS = ("loss", "weight", "metrics")
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -35,7 +37,8 @@ class Engine:
     Attributes:
         tables: what runs when, and which slots.
         passes: the chunk's operations, given the weights' leaves flat over places.
-        head: `(loss_params, y, targets) -> (sum, weight)`, both scalars.
+        head: `(loss_params, y, targets) -> (sum, (weight, metrics))`, the first two scalars.
+        metrics: the shapes of the metrics.
         weights: how weights are gathered and gradients reduced, see `_weights.py`.
         fixed: `(repeat) -> list`: the weights' leaves without gradient, flat over places.
         x_leaves: how an activation comes apart.
@@ -50,6 +53,7 @@ class Engine:
     tables: TickTables
     passes: Passes
     head: Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]]
+    metrics: PyTree
     weights: Any
     fixed: Callable[[Any], list[Any]]
     x_leaves: Leaves
@@ -70,8 +74,9 @@ class Engine:
             loss_params: the loss's parameters.
 
         Returns:
-            `loss` and `weight`, summed over microbatches where the last chunk is, zero on other
-            stages; with a backward also `weights`, `loss_params` and `x`: sums of gradients.
+            `loss`, `weight` and `metrics`, summed over microbatches where the last chunk is,
+            zero on other stages; with a backward also `weights`, `loss_params` and `x`: sums of
+            gradients.
         """
         carry = self._start(x, loss_params)
         rows = {name: jnp.asarray(table) for name, table in self.tables.rows.items()}
@@ -97,7 +102,7 @@ class Engine:
             return carry | {"activation": inbox}, None
 
         carry, _ = lax.scan(tick, carry, rows)
-        result = {"loss": carry["loss"], "weight": carry["weight"]}
+        result = {name: carry[name] for name in _SUMS}
         if self.has_backward:
             result["weights"] = self.weights.finish(carry["state"])
             result["loss_params"] = carry["loss_params"]
@@ -120,6 +125,9 @@ class Engine:
             "y": one,
             "loss": scalar,
             "weight": scalar,
+            "metrics": jax.tree.map(
+                lambda leaf: jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)), self.metrics
+            ),
             "state": self.weights.start(),
         }
         if not self.has_backward:
@@ -165,7 +173,7 @@ class Engine:
         carry = carry | {"state": self.weights.turn(carry["state"], "F", row)}
         taken = self._input(carry, row, "F", x)
         smooth, rest = self.x_leaves.split(taken)
-        summed = {name: carry[name] for name in ("loss", "weight", "loss_params") if name in carry}
+        summed = {name: carry[name] for name in (*_SUMS, "loss_params") if name in carry}
         blank = jax.tree.map(jnp.zeros_like, (smooth, carry.get("residual", [])))
 
         def idle():
@@ -206,18 +214,16 @@ class Engine:
             return self.head(parts.join(lw, lrest), self.x_leaves.join(ysmooth, yrest), target)
 
         if not self.has_backward:
-            loss, weight = of(lw, ysmooth)
+            loss, (weight, metrics) = of(lw, ysmooth)
             dlw, seed = [], [jnp.zeros_like(leaf) for leaf in ysmooth]
         else:
-            loss, pull, weight = jax.vjp(of, lw, ysmooth, has_aux=True)
+            loss, pull, (weight, metrics) = jax.vjp(of, lw, ysmooth, has_aux=True)
             dlw, seed = pull(jnp.ones_like(loss))
-        after = dict(summed)
-        after["loss"] = summed["loss"] + loss.astype(summed["loss"].dtype)
-        after["weight"] = summed["weight"] + weight.astype(summed["weight"].dtype)
+        made = {"loss": loss, "weight": weight, "metrics": metrics}
         if dlw:
-            pairs = zip(summed["loss_params"], dlw)
-            after["loss_params"] = [total + g.astype(total.dtype) for total, g in pairs]
-        return seed, after
+            made["loss_params"] = dlw
+        add = lambda total, value: total + jnp.asarray(value, total.dtype)  # noqa: E731
+        return seed, summed | jax.tree.map(add, {name: summed[name] for name in made}, made)
 
     def _backward(self, carry: dict[str, Any], row: Row, x: PyTree) -> dict[str, Any]:
         repeat = row["B.repeat"]

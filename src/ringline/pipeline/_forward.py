@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from ringline.pipeline._auxiliary import mean_over_rows
 from ringline.pipeline._buffers import buffers, put, select, take
 from ringline.pipeline._chunk import (
     Layer,
@@ -22,20 +23,12 @@ from ringline.pipeline._chunk import (
 from ringline.pipeline._explicit import automatic, call_automatic
 from ringline.pipeline._inputs import (
     batch_size,
-    check_layer,
     check_mesh,
     join_batch,
-    one_microbatch,
     split_batch,
 )
-from ringline.pipeline._keys import with_keys
-from ringline.pipeline._layers import (
-    Placement,
-    StackedLayers,
-    one_layer,
-    placement_of,
-    stack_layers,
-)
+from ringline.pipeline._layers import Placement, StackedLayers, stack_layers
+from ringline.pipeline._prepare import prepare
 from ringline.pipeline._tables import TickTables, tick_tables
 from ringline.pipeline._travel import row_of, send, store_arrivals
 from ringline.schedule import PipelineSchedule
@@ -54,6 +47,7 @@ def pipeline(
     overlap: bool = False,
     remat: Remat = True,
     rng: jax.Array | None = None,
+    layer_aux: bool = False,
 ) -> PyTree:
     r"""Apply a stack of layers, its stages on different devices, to a batch in microbatches.
 
@@ -82,9 +76,12 @@ def pipeline(
         rng: a key of `jax.random.key`; the layer is then `(layer_params, x, keys) -> x` with a
             key for each row of x, the same in every layout and when run again; `layer_keys`
             gives the plain loop's.
+        layer_aux: the layer gives `(x, auxiliary)`, such as a router's balance loss: any tree
+            of scalars or arrays.
 
     Returns:
-        The activations after the last layer, every leaf `[batch, ...]`, on every stage.
+        The activations after the last layer, every leaf `[batch, ...]`, on every stage. With
+        `layer_aux`, `(activations, auxiliary)`: sums over the layers, means over microbatches.
 
     Raises:
         ValueError: a mesh without the axis, or of another size than the stages; layers that the
@@ -107,18 +104,15 @@ def pipeline(
         Huang et al., GPipe, arXiv 1811.06965; Lamy-Poirier, Breadth-First Pipeline Parallelism,
         arXiv 2211.05953; Xu et al., GSPMD, arXiv 2105.04663, section 3.3 (the shifting loop).
     """
-    if rng is not None:
-        layer, params, x = with_keys(layer, params, x, rng, schedule)
     check_mesh(mesh, axis, schedule)
     batch_size(x, schedule.microbatches)
     schedule.forward().validate()
-    placed = placement_of(params, schedule)
-    check_layer(layer, one_layer(params), one_microbatch(x, schedule.microbatches))
-    again = remat is True
-    layer = rematerialised(layer, remat)
+    prepared = prepare(layer, params, x, schedule, rng, layer_aux)
+    placed, again = prepared.placed, remat is True
+    layer = rematerialised(prepared.layer, remat)
     run = partial(_run, layer, schedule, placed, automatic(mesh), axis, overlap, again)
-    y = call_automatic(run, x, params, x)
-    return y if rng is None else y[0]
+    y, sums = prepared.apart(call_automatic(run, prepared.x, prepared.params, prepared.x))
+    return (y, mean_over_rows(sums)) if layer_aux else y
 
 
 def _run(

@@ -89,22 +89,6 @@ def check_rows(rows: int, devices: int, axis: str | None) -> None:
         )
 
 
-def check_loss(
-    loss: Callable[[PyTree, PyTree, PyTree], Any], params: PyTree, y: PyTree, targets: PyTree
-) -> None:
-    """Raise ValueError unless the loss gives a scalar, or a pair (sum, weight) of scalars."""
-    got = jax.eval_shape(loss, params, y, targets)
-    values = got if isinstance(got, tuple) else (got,)
-    scalars = [isinstance(v, jax.ShapeDtypeStruct) and v.shape == () for v in values]
-    if not all(scalars) or len(values) > 2 or not values:
-        raise ValueError(
-            "the loss must return a scalar (a mean), or (sum, weight), two scalars; got "
-            f"{jax.tree.map(lambda v: f'{v.dtype}{list(v.shape)}', got)}"
-        )
-    if not jnp.issubdtype(values[0].dtype, jnp.floating):
-        raise ValueError(f"the loss must be a real floating-point number, got {values[0].dtype}")
-
-
 def one_microbatch(x: PyTree, microbatches: int) -> PyTree:
     """The shapes and dtypes of one microbatch of `x`."""
 
@@ -115,19 +99,34 @@ def one_microbatch(x: PyTree, microbatches: int) -> PyTree:
     return jax.tree.map(shape_of, x)
 
 
-def check_layer(layer: Callable[[PyTree, PyTree], PyTree], params: PyTree, given: PyTree) -> None:
+def check_layer(
+    layer: Callable[..., PyTree], params: PyTree, given: PyTree, *rest: PyTree, layer_aux: bool
+) -> PyTree:
     """Raise ValueError unless the layer gives back what it takes: structure, shapes, dtypes.
 
     Args:
-        layer: `(layer_params, x) -> x`.
+        layer: `(layer_params, x, *rest) -> x`, or `-> (x, auxiliary)` with `layer_aux`.
         params: the shapes of one layer's parameters.
         given: the shapes of one microbatch.
+        rest: the shapes of further arguments.
+        layer_aux: whether the layer gives auxiliary values.
+
+    Returns:
+        The shapes of the auxiliary values; `()` without.
     """
-    got = jax.eval_shape(layer, params, given)
+    got, auxiliary = jax.eval_shape(layer, params, given, *rest), ()
+    if layer_aux:
+        if not (isinstance(got, tuple) and len(got) == 2):
+            raise ValueError(
+                "with layer_aux=True the layer must return (x, auxiliary), got "
+                f"{jax.tree.structure(got)}; return a pair, or leave layer_aux out"
+            )
+        got, auxiliary = got
     if jax.tree.structure(got) != jax.tree.structure(given):
         raise ValueError(
             "the layer must return the structure it takes: expected "
             f"{jax.tree.structure(given)}, got {jax.tree.structure(got)}"
+            + ("" if layer_aux else "; auxiliary values beside x need layer_aux=True")
         )
     pairs = zip(jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(got))
     for (path, before), after in pairs:
@@ -137,3 +136,4 @@ def check_layer(layer: Callable[[PyTree, PyTree], PyTree], params: PyTree, given
                 f"{list(before.shape)} to {after.dtype}{list(after.shape)}; a layer between "
                 "stages must keep shapes and dtypes"
             )
+    return auxiliary

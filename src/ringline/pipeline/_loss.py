@@ -11,6 +11,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import Mesh, PartitionSpec
 
+from ringline.pipeline._auxiliary import of_rows
 from ringline.pipeline._buffers import take
 from ringline.pipeline._chunk import Layer, Remat, chunk_runner, count_of, rematerialised
 from ringline.pipeline._engine import Engine
@@ -18,30 +19,22 @@ from ringline.pipeline._explicit import automatic, call_automatic
 from ringline.pipeline._inputs import (
     batch_size,
     by_rows,
-    check_layer,
-    check_loss,
     check_mesh,
     check_rows,
     check_targets,
     one_microbatch,
 )
-from ringline.pipeline._keys import with_keys
-from ringline.pipeline._layers import (
-    Placement,
-    StackedLayers,
-    one_layer,
-    placement_of,
-    stack_layers,
-)
+from ringline.pipeline._layers import Placement, StackedLayers, one_layer, stack_layers
 from ringline.pipeline._leaves import Leaves
+from ringline.pipeline._loss_terms import Loss, Terms, check_loss, loss_terms, total_weight
 from ringline.pipeline._passes import make_passes
+from ringline.pipeline._prepare import prepare
 from ringline.pipeline._specs import partitioned_dims
 from ringline.pipeline._tables import tick_tables
 from ringline.pipeline._weights import GATHERS, Gather, Partition, Places, flat, pick
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
-Loss = Callable[[PyTree, PyTree, PyTree], Any]
 
 
 def pipeline_loss(
@@ -60,7 +53,9 @@ def pipeline_loss(
     gather: Gather = "step",
     remat: Remat = True,
     rng: jax.Array | None = None,
-) -> jax.Array:
+    layer_aux: bool = False,
+    has_aux: bool = False,
+) -> Any:
     r"""The mean loss of a stack of layers over a batch, forward and backward by one schedule.
 
     With $f$ the plain loop over layers and $\ell$ the loss of microbatch i,
@@ -77,7 +72,8 @@ def pipeline_loss(
         layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in.
         loss: `(loss_params, y, targets) -> scalar`, a mean over the rows it is given, or
             `-> (sum, weight)`, whose weights may differ between microbatches (say, valid
-            tokens). It runs on the last stage. The weight carries no gradient.
+            tokens), or `-> (sum, weight, mean)`, whose last part is averaged over microbatches
+            whatever their weights. It runs on the last stage. The weight carries no gradient.
         params: every leaf `[layers, ...]` in model order, or what `stack_layers` gives.
         loss_params: the loss's own parameters, such as a final norm and a head; `()` for none.
         x: every leaf `[batch, ...]`, such as embedded tokens. Leaves without gradient may
@@ -101,9 +97,16 @@ def pipeline_loss(
         rng: a key of `jax.random.key`; the layer is then `(layer_params, x, keys) -> x` with a
             key for each row of x, the same in every layout and when run again; `layer_keys`
             gives the plain loop's.
+        layer_aux: the layer gives `(x, auxiliary)`, such as a router's balance loss and load:
+            any tree of scalars or arrays. Their sums over the layers become the fourth argument
+            of `loss`, to add to what it returns or to report. A microbatch's are computed from
+            the rows that one device of the FSDP axis holds, and averaged over those.
+        has_aux: the loss gives `(loss, metrics)`, as in `jax.value_and_grad`. Metrics, any tree
+            of numbers, have no gradient; they are summed and divided as the loss is: means for
+            a mean loss, sums for `(sum, weight)`.
 
     Returns:
-        The scalar L.
+        The scalar L; with `has_aux`, `(L, metrics)`.
 
     Raises:
         ValueError: a mesh, batch, layer or loss that does not fit, with expected, got and what
@@ -128,10 +131,6 @@ def pipeline_loss(
         Narayanan et al., arXiv 2104.04473 (1F1B, interleaved); Qi et al., Zero Bubble Pipeline
         Parallelism, arXiv 2401.10241 (splitting B in I and W).
     """
-    if rng is not None:
-        layer, params, x = with_keys(layer, params, x, rng, schedule)
-        loss = _of_first(loss)
-        specs = specs if specs is None else (specs, PartitionSpec())
     check_mesh(mesh, axis, schedule)
     batch = batch_size(x, schedule.microbatches)
     check_targets(targets, batch)
@@ -142,32 +141,39 @@ def pipeline_loss(
     if gather not in GATHERS:
         raise ValueError(f"gather must be one of {', '.join(GATHERS)}; got {gather!r}")
     schedule.validate()
-    placed = placement_of(params, schedule)
-    microbatch = one_microbatch(x, schedule.microbatches)
-    check_layer(layer, one_layer(params), microbatch)
-    check_loss(loss, loss_params, microbatch, one_microbatch(targets, schedule.microbatches))
     fsdp = mesh.shape.get(fsdp_axis, 1) if fsdp_axis else 1
     check_rows(batch // schedule.microbatches, fsdp, fsdp_axis)
+    dims = partitioned_dims(specs, one_layer(params), fsdp_axis, fsdp)
+    prepared = prepare(layer, params, x, schedule, rng, layer_aux)
+
+    def of_carried(loss_params, carried, targets):
+        y, sums = prepared.apart(carried)
+        return loss(loss_params, y, targets, *((of_rows(sums),) if layer_aux else ()))
+
+    last = one_microbatch(prepared.x, schedule.microbatches)
+    target = one_microbatch(targets, schedule.microbatches)
+    metrics = check_loss(of_carried, has_aux, loss_params, last, target)
     setup = _Setup(
-        layer=rematerialised(layer, remat),
-        loss=loss,
+        layer=rematerialised(prepared.layer, remat),
+        terms=loss_terms(of_carried, has_aux),
         schedule=schedule,
-        placed=placed,
+        placed=prepared.placed,
         mesh=automatic(mesh),
         axis=axis,
         fsdp_axis=fsdp_axis if fsdp > 1 else None,
-        dims=partitioned_dims(specs, one_layer(params), fsdp_axis, fsdp),
+        dims=dims if rng is None else (*dims, None),
         gather=gather,
         keep_inputs=remat is True,
     )
-    return call_automatic(
-        partial(_scheduled_loss, setup), jnp.zeros(()), params, loss_params, x, targets
+    value, metrics = call_automatic(
+        partial(_scheduled_loss, setup),
+        (jnp.zeros(()), metrics),
+        prepared.params,
+        loss_params,
+        prepared.x,
+        targets,
     )
-
-
-def _of_first(loss: Loss) -> Loss:
-    """The loss of an activation that has row numbers beside it."""
-    return lambda params, carried, targets: loss(params, carried[0], targets)
+    return (value, metrics) if has_aux else value
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ class _Setup:
     """Everything that is no array."""
 
     layer: Layer
-    loss: Loss
+    terms: Callable[[PyTree, PyTree, PyTree], Terms]
     schedule: PipelineSchedule
     placed: Placement
     mesh: Mesh
@@ -194,8 +200,11 @@ class _Setup:
 
 def _scheduled_loss(
     setup: _Setup, params: PyTree | StackedLayers, loss_params: PyTree, x: PyTree, targets: PyTree
-) -> jax.Array:
-    """The loss with its custom gradient: made by the schedule, scaled by what comes in."""
+) -> tuple[jax.Array, PyTree]:
+    """The loss with its custom gradient, made by the schedule and scaled by what comes in.
+
+    Beside the loss come the metrics, which have no gradient.
+    """
     stacked = params if isinstance(params, StackedLayers) else stack_layers(params, setup.schedule)
     x = by_rows(x, setup.schedule.microbatches)
     targets = by_rows(targets, setup.schedule.microbatches)
@@ -204,17 +213,18 @@ def _scheduled_loss(
     @jax.custom_vjp
     def scalar(places, loss_params, x):
         result = _run(setup, setup.schedule.forward(), False, places, loss_params, x, targets)
-        return result["loss"] / result["weight"]
+        return _means(result)
 
     def forward(places, loss_params, x):
         wants_dx = any(leaf.perturbed for leaf in jax.tree.leaves(x))
         places, loss_params, x = jax.tree.map(lambda leaf: leaf.value, (places, loss_params, x))
         result = _run(setup, setup.schedule, wants_dx, places, loss_params, x, targets)
         gradients = flat(result["weights"]), result["loss_params"], result["x"]
-        return result["loss"] / result["weight"], (gradients, result["weight"])
+        return _means(result), (gradients, result["weight"])
 
-    def backward(kept, g):
+    def backward(kept, cotangents):
         gradients, weight = kept
+        g, _ = cotangents
         if isinstance(g, SymbolicZero):
             g = jnp.zeros(())
         out = []
@@ -228,6 +238,12 @@ def _scheduled_loss(
 
     scalar.defvjp(forward, backward, symbolic_zeros=True)
     return scalar(stacked.places, loss_params, x)
+
+
+def _means(result: dict[str, Any]) -> tuple[jax.Array, PyTree]:
+    """The loss and the metrics, from their sums."""
+    weight = result["weight"]
+    return result["loss"] / weight, jax.tree.map(lambda leaf: leaf / weight, result["metrics"])
 
 
 def _run(
@@ -253,7 +269,7 @@ def _run(
     smooth_dims = [d for d, is_smooth in zip(setup.dims, w_leaves.smooth) if is_smooth]
     smooth_specs = [[weight_spec(dim) for dim in smooth_dims]] * len(places)
     rows_spec = PartitionSpec(fsdp)
-    specs = {"loss": PartitionSpec(), "weight": PartitionSpec()}
+    specs = {name: PartitionSpec() for name in ("loss", "weight", "metrics")}
     if schedule.has_backward:
         specs |= {
             "weights": smooth_specs,
@@ -315,19 +331,14 @@ def _on_stage(
         ]
         return x_leaves.split(run_chunk(layers, count, x_leaves.join(x, rest)))[0]
 
-    def head(loss_params, y, target):
-        result = setup.loss(loss_params, y, target)
-        if isinstance(result, tuple):
-            return result[0], lax.stop_gradient(result[1])
-        return result, jnp.ones((), result.dtype)
-
     keep_inputs = setup.keep_inputs or not schedule.has_backward
     tables = tick_tables(schedule, keep_inputs=keep_inputs)
     partition = Partition(setup.fsdp_axis, tuple(dims))
     weights = GATHERS[setup.gather](partition, stored, tables.rows)
     shapes = partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     whole = jax.eval_shape(lambda: partition.gather(pick(stored, 0)))
-    one = jax.eval_shape(lambda x: take(x, 0, axis=1), x)
+    one, target = jax.eval_shape(lambda both: take(both, 0, axis=1), (x, targets))
+    head, metrics = _head(setup, loss_params, one, target, targets)
     passes = make_passes(
         run,
         flat(whole),
@@ -340,6 +351,7 @@ def _on_stage(
         tables=tables,
         passes=passes,
         head=head,
+        metrics=metrics,
         weights=weights,
         fixed=fixed_of,
         x_leaves=x_leaves,
@@ -351,10 +363,34 @@ def _on_stage(
         wants_dx=wants_dx,
     )
     result = engine.run(x, targets, loss_params)
-    for name in ("loss", "weight", "loss_params"):
-        if name in result and setup.manual:
-            result[name] = lax.psum(result[name], setup.manual)
+    if setup.manual:
+        totals = ("loss", "weight", "metrics", "loss_params")
+        result |= {name: lax.psum(result[name], setup.manual) for name in totals if name in result}
     if schedule.has_backward:
         result["weights"] = [[leaf[:, None] for leaf in place] for place in result["weights"]]
         result["x"] = [leaf[None] for leaf in result["x"]]
     return result
+
+
+def _head(
+    setup: _Setup, loss_params: PyTree, y: PyTree, target: PyTree, targets: PyTree
+) -> tuple[Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]], PyTree]:
+    """The loss as `(loss_params, y, target) -> (sum, (weight, metrics))`, and metrics' shapes.
+
+    Where a part is averaged over microbatches whatever their weights, it goes into the sum
+    times the mean weight of a microbatch, which the targets tell beforehand.
+    """
+    example = jax.eval_shape(setup.terms, loss_params, y, target)
+    share = None
+    if example.mean is not None:
+        share = total_weight(setup.terms, loss_params, y, targets) / setup.schedule.microbatches
+        if setup.fsdp_axis:
+            share = lax.pmean(share, setup.fsdp_axis)
+
+    def head(loss_params, y, target):
+        total, weight, mean, metrics = setup.terms(loss_params, y, target)
+        if mean is not None:
+            total = total + share * mean
+        return total, (weight, metrics)
+
+    return head, example.metrics
