@@ -1,6 +1,9 @@
 """Every test runs on eight emulated CPU devices, compiled fast rather than well."""
 
 import os
+from importlib.util import find_spec
+
+import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "16")
@@ -12,3 +15,10 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_llvm_disable_expensive_passes=true",
     ]
 ).strip()
+
+
+@pytest.fixture(scope="session")
+def libtpu():
+    """Skip where the TPU compiler is not installed."""
+    if find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed: pip install 'ringline[aot]'")

@@ -15,8 +15,8 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from ringline.aot.recipes import WAYS, recipe_names
 from ringline.cli._compile import CompileFlags, run
+from ringline.recipes import WAYS, recipe_names
 
 
 def main() -> None:

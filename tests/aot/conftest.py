@@ -1,7 +1,6 @@
-"""What the tests of compiled programs share: a hand-written program, and whether libtpu is here."""
+"""What the tests of compiled programs share: one that is written by hand."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,10 +106,3 @@ def two_slices():
     devices = [Device(10 * s + i, s) for s in range(2) for i in range(4)]
     grid = np.array(devices, dtype=object).reshape(2, 4)
     return SimpleNamespace(devices=grid, axis_names=("stage", "fsdp"))
-
-
-@pytest.fixture(scope="session")
-def libtpu():
-    """Skip where the TPU compiler is not installed."""
-    if find_spec("libtpu") is None:
-        pytest.skip("libtpu is not installed: pip install 'ringline[aot]'")

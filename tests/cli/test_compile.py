@@ -1,7 +1,6 @@
 """`ringline compile`: a report of any program, and one line for what is wrong."""
 
 import json
-from importlib.util import find_spec
 
 import pytest
 
@@ -44,13 +43,6 @@ def own(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN)
     return f"{path}:"
-
-
-@pytest.fixture(scope="session")
-def libtpu():
-    """Skip where the TPU compiler is not installed."""
-    if find_spec("libtpu") is None:
-        pytest.skip("libtpu is not installed: pip install 'ringline[aot]'")
 
 
 def lines(text):

@@ -4,6 +4,7 @@ from ringline.aot._collectives import Collective as Collective
 from ringline.aot._compile import Compiled as Compiled
 from ringline.aot._compile import compile_for as compile_for
 from ringline.aot._compile import read_compiled as read_compiled
+from ringline.aot._links import transfer_s as transfer_s
 from ringline.aot._memory import Buffer as Buffer
 from ringline.aot._memory import DoesNotFitError as DoesNotFitError
 from ringline.aot._memory import Memory as Memory

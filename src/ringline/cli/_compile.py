@@ -15,7 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from ringline.aot import Compiled, DoesNotFitError
-    from ringline.aot.recipes import Recipe
+    from ringline.recipes import Recipe
 
 DOES_NOT_FIT, DOES_NOT_TRACE = 1, 1
 Say = Callable[[str], None]
@@ -111,7 +111,7 @@ def _jobs(flags: CompileFlags) -> list[Callable[[Say], _Run]]:
 
         title = f"the trainer's step of {config}"
         return [lambda say: _Run(compile_trainer(config, flags.target, say), title)]
-    from ringline.aot.recipes import way_of
+    from ringline.recipes import way_of
 
     recipe = _recipe(flags)
     ways = [way_of(recipe, name) for name in flags.schedule or (recipe.schedule,)]
@@ -126,7 +126,7 @@ def _is_recipe(path: str) -> bool:
 
 def _recipe(flags: CompileFlags) -> "Recipe":
     from ringline.aot import target
-    from ringline.aot.recipes import gather_of, read_recipe, recipe_for, retarget
+    from ringline.recipes import gather_of, read_recipe, recipe_for, retarget
 
     if flags.config is None:
         recipe = recipe_for(flags.target) if flags.target else read_recipe("4x-v4-16")
@@ -147,7 +147,7 @@ def _recipe(flags: CompileFlags) -> "Recipe":
 
 def _compile_recipe(recipe: "Recipe", way: Any, say: Say) -> _Run:
     from ringline.aot import compile_for
-    from ringline.aot.recipes import program
+    from ringline.recipes import program
 
     mesh = recipe.target.mesh(stage=recipe.stages, fsdp=recipe.fsdp)
     fn, args = program(recipe, way, mesh)
@@ -193,7 +193,7 @@ def _document(run: _Run) -> dict[str, Any]:
     document = report_json(run.compiled)
     if run.recipe is None:
         return document
-    from ringline.aot.recipes import by_hand, compare, predict
+    from ringline.recipes import by_hand, compare, predict
 
     expected = predict(run.recipe, run.way)
     rows = compare(run.recipe, run.way, expected, run.compiled)
@@ -235,7 +235,7 @@ def _print(run: _Run, console: Console) -> None:
     console.print(report(run.compiled), highlight=False)
     if run.recipe is None:
         return
-    from ringline.aot.recipes import by_hand, predict
+    from ringline.recipes import by_hand, predict
 
     expected = predict(run.recipe, run.way)
     console.print(_comparison(run))
@@ -256,7 +256,7 @@ def _print(run: _Run, console: Console) -> None:
 
 def _price(run: _Run) -> list[str]:
     """What gathering once a step costs in memory."""
-    from ringline.aot.recipes import predict
+    from ringline.recipes import predict
 
     recipe = run.recipe
     if recipe is None or recipe.gather != "step" or recipe.fsdp == 1 or not run.way.scheduled:
@@ -271,7 +271,7 @@ def _price(run: _Run) -> list[str]:
 
 def _every_way(recipe: "Recipe") -> Table:
     """The prediction of the recipe in every order."""
-    from ringline.aot.recipes import WAYS, predict, way_of
+    from ringline.recipes import WAYS, predict, way_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("predicted", "ticks", "step", "of ideal", "bubble", "transfers", "MFU", "memory"):
@@ -306,7 +306,7 @@ _COLUMNS = ("prediction against program", "predicted", "program", "difference", 
 
 def _compared(run: _Run) -> list[tuple[str, ...]]:
     """The rows of the prediction beside the program."""
-    from ringline.aot.recipes import compare, predict
+    from ringline.recipes import compare, predict
 
     assert run.recipe is not None
     rows = compare(run.recipe, run.way, predict(run.recipe, run.way), run.compiled)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from ringline.aot._target import Target, target
+from ringline.aot import Target, target
 from ringline.schedule import PipelineSchedule, named_schedule
 from ringline.topology._tables import Table, nearest, read_table
 

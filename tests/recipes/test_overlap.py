@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from ringline.aot import compile_for
-from ringline.aot.recipes import compare, gather_of, predict, program, read_recipe, way_of
+from ringline.recipes import compare, gather_of, predict, program, read_recipe, way_of
 
 pytestmark = [pytest.mark.usefixtures("libtpu"), pytest.mark.slow]
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ringline.aot.recipes._recipe import Recipe, Way
 from ringline.pipeline import pipeline, pipeline_loss, stack_layers
+from ringline.recipes._recipe import Recipe, Way
 
 _DIMS = {"gate_DF": ("d", "f"), "up_DF": ("d", "f"), "down_FD": ("f", "d")}
 

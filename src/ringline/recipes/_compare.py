@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from ringline.aot._collectives import Collective
-from ringline.aot._compile import Compiled
-from ringline.aot.recipes._predict import Prediction
-from ringline.aot.recipes._recipe import Recipe, Way
-from ringline.pipeline._chunk import MAX_UNROLLED
+from ringline.aot import Collective, Compiled
+from ringline.pipeline import MAX_UNROLLED
+from ringline.recipes._predict import Prediction
+from ringline.recipes._recipe import Recipe, Way
 
 _SCALARS_BYTES = 2**20  # the loss and the like are reduced too
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringline.aot._links import transfer_s
-from ringline.aot.recipes._recipe import Recipe, Way
-from ringline.aot.recipes._ticks import TickTimes, autodiff_loop, scheduled_loop
-from ringline.pipeline._chunk import MAX_UNROLLED
-from ringline.pipeline._tables import tick_tables
+from ringline.aot import transfer_s
+from ringline.pipeline import MAX_UNROLLED, tick_tables
 from ringline.plan import slowdown
+from ringline.recipes._recipe import Recipe, Way
+from ringline.recipes._ticks import TickTimes, autodiff_loop, scheduled_loop
 
 _WEIGHT, _SUM = 2, 4  # bytes of a bfloat16 weight, and of its float32 sum of gradients
 # Values as wide as the MLP that a layer's backward makes beside the two each layer keeps.

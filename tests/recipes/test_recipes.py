@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringline.aot import target
-from ringline.aot.recipes import (
+from ringline.recipes import (
     WAYS,
     by_hand,
     predict,
