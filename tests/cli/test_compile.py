@@ -169,6 +169,21 @@ def test_the_trainers_step(libtpu, tmp_path, capfd):
 
 
 @pytest.mark.slow
+def test_a_trainer_that_does_not_fit_names_its_largest_buffers(libtpu, tmp_path, capfd):
+    path = tmp_path / "run.toml"
+    wide = {"d_model = 32": "d_model = 8192", "d_ff = 64": "d_ff = 65536"}
+    text = RUN
+    for small, large in wide.items():
+        assert small in text
+        text = text.replace(small, large)
+    path.write_text(text)
+    assert run(CompileFlags(target="2x v5e-4", config=str(path))) == 1
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert "more than the" in line
+    assert line.count("GiB argument") + line.count("GiB temporary") >= 3
+
+
+@pytest.mark.slow
 def test_a_recipe_with_its_prediction(libtpu, tmp_path, capfd):
     path = tmp_path / "small.toml"
     path.write_text(

@@ -3,16 +3,12 @@
 import importlib.util
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from jax.errors import JaxRuntimeError
-
-from ringline.aot import Compiled, DoesNotFitError, Target, compile_for, read_compiled, target
-from ringline.aot._quiet import quiet
+from ringline.aot import Compiled, DoesNotFitError, Target, compile_for, target
 
 Say = Callable[[str], None]
 
@@ -24,7 +20,7 @@ class UserError(Exception):
 def compile_trainer(path: str, target_name: str | None, say: Say) -> Compiled:
     """The step of a `ringline train` run on the target."""
     from ringline.train._config import merge, read_toml
-    from ringline.train._step import build, make_schedule
+    from ringline.train._step import make_schedule, step_and_arguments
 
     if not target_name:
         raise ValueError("the configuration of a run names no target; add --target '4x v4-16'")
@@ -34,18 +30,8 @@ def compile_trainer(path: str, target_name: str | None, say: Say) -> Compiled:
     settings.setdefault("fsdp", max(1, wanted.device_count // stages))
     config = merge(settings, {"devices": None}).resolve()
     mesh = wanted.mesh(stage=config.stages, fsdp=config.fsdp or -1)
-    say(f"compiling the trainer's step for {wanted.name}")
-    started = time.monotonic()
-    try:
-        with quiet():
-            engine = build(config, mesh, make_schedule(config))
-    except JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        message = str(error).splitlines()[0].partition("HBM, ")[2].partition(" HLO module")[0]
-        raise UserError(f"the step does not fit {wanted.name}: {message}") from None
-    took = time.monotonic() - started
-    return read_compiled(wanted, engine.step, mesh=mesh, compile_s=took)
+    step, arguments = step_and_arguments(config, mesh, make_schedule(config))
+    return compile_for(wanted, step, *arguments, mesh=mesh, say=say)
 
 
 def compile_function(asked: str, target_name: str, axes: str | None, say: Say) -> Compiled:

@@ -94,10 +94,35 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
         mesh: with the axes `stage` and `fsdp`.
         schedule: None for the plain loop over layers.
     """
+    step, (abstract, tokens) = step_and_arguments(config, mesh, schedule)
+    init = partial(init_state, config, schedule, make_optimizer(config))
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return Engine(
+        config=config,
+        mesh=mesh,
+        schedule=schedule,
+        abstract=abstract,
+        init=jax.jit(init, out_shardings=places),
+        step=step.lower(abstract, tokens).compile(),
+        evaluate=jax.jit(
+            _loss(config, mesh, schedule), out_shardings=NamedSharding(mesh, PartitionSpec())
+        ),
+    )
+
+
+def step_and_arguments(
+    config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None
+) -> tuple[Any, tuple[TrainState, jax.ShapeDtypeStruct]]:
+    """The jitted training step, and the shapes and places of its arguments, state and tokens.
+
+    Args:
+        config: resolved.
+        mesh: with the axes `stage` and `fsdp`; of devices that are here, or of a target's.
+        schedule: None for the plain loop over layers.
+    """
     optimizer = make_optimizer(config)
     loss = _loss(config, mesh, schedule)
-    init = partial(init_state, config, schedule, optimizer)
-    shapes = jax.eval_shape(init)
+    shapes = jax.eval_shape(partial(init_state, config, schedule, optimizer))
     places = shardings(shapes, mesh)
     abstract = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
@@ -115,16 +140,8 @@ def build(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) ->
         return TrainState(params, opt_state, state.step + 1), value
 
     whole = NamedSharding(mesh, PartitionSpec())
-    compiled = jax.jit(step, donate_argnums=0, out_shardings=(places, whole))
-    return Engine(
-        config=config,
-        mesh=mesh,
-        schedule=schedule,
-        abstract=abstract,
-        init=jax.jit(init, out_shardings=places),
-        step=compiled.lower(abstract, tokens).compile(),
-        evaluate=jax.jit(loss, out_shardings=whole),
-    )
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, whole))
+    return jitted, (abstract, tokens)
 
 
 def _loss(config: TrainConfig, mesh: Mesh, schedule: PipelineSchedule | None) -> LossFunction:
