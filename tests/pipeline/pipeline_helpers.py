@@ -8,6 +8,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import ringline
+
 WIDTH = 8
 
 
@@ -67,3 +69,46 @@ def difference(got, want) -> float:
         assert np.isfinite(a).all()
         worst = max(worst, float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)))
     return worst
+
+
+def square(_, y, targets):
+    """A mean loss without parameters."""
+    return jnp.mean((y - targets) ** 2)
+
+
+def pipelined(schedule, layer=layer, loss=square, fsdp=1, **options):
+    """`(params, x, targets) -> loss`, by a schedule."""
+    mesh = make_mesh(schedule.stages, fsdp)
+
+    def run(params, x, targets):
+        return ringline.pipeline_loss(
+            layer, loss, params, (), x, targets, schedule=schedule, mesh=mesh, **options
+        )
+
+    return run
+
+
+def unpipelined(layer=layer, loss=square):
+    """The same by the plain loop."""
+
+    def run(params, x, targets):
+        result = loss((), plain(layer, params, x), targets)
+        return result[0] / result[1] if isinstance(result, tuple) else result
+
+    return run
+
+
+def both(run, reference, *arguments, argnums=(0,)):
+    """The values and the gradients in `argnums` of the one and the other."""
+    return [jax.jit(jax.value_and_grad(f, argnums))(*arguments) for f in (run, reference)]
+
+
+def compare(run, reference, *arguments, argnums=(0,)):
+    """How far the one and the other are apart."""
+    return difference(*both(run, reference, *arguments, argnums=argnums))
+
+
+def batch_of(rows, length, seed=0):
+    """Rows of the input and of what the loss compares with."""
+    x, targets = jax.random.normal(jax.random.key(seed), (2, rows, length, WIDTH))
+    return x, targets

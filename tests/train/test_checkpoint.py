@@ -40,6 +40,7 @@ def test_a_checkpoint_is_restored_bit_for_bit_into_any_layout(tmp_path):
 
 
 def test_every_layer_is_in_the_checkpoint(tmp_path):
+    # torchtitan#474: only the layers of some stages were saved.
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(engine(SMALL), _after(engine(SMALL), 0))
     checkpoints.close()
@@ -47,6 +48,19 @@ def test_every_layer_is_in_the_checkpoint(tmp_path):
     layers = jax.tree.map(lambda leaf: leaf.shape[0], saved["params"]["layers"])
     assert layers == dict.fromkeys(engine(SMALL).abstract.params["layers"].places[0], SMALL.layers)
     assert len(jax.tree.leaves(saved)) > 3 * len(jax.tree.leaves(saved["params"]))
+
+
+def test_the_step_after_a_restore_is_the_step_that_would_have_been(tmp_path):
+    # marin#8972: values restored right, and another loss in the step after.
+    built = engine(SMALL)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(built, _after(built, 2))
+    batch = put_batch(train_batch(text_corpus(), seed=0, step=2, batch=4, seq=16), built.mesh)
+    state, loss = built.step(checkpoints.restore(built), batch)
+    want, want_loss = built.step(_after(built, 2), batch)
+    assert loss == want_loss
+    jax.tree.map(np.testing.assert_array_equal, state, want)
+    checkpoints.close()
 
 
 def test_the_newest_two_are_kept(tmp_path):

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -49,6 +51,16 @@ def test_each_device_holds_its_share_of_layers_and_moments():
         leaf = tree["layers"].places[0]["gate_DF"]
         assert leaf.shape == (2, 2, 16, 32)
         assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, 1, 16, 16)}
+
+
+def test_no_two_layers_begin_with_the_same_weights():
+    # pytorch#139304: the same seed on every stage.
+    built = engine(SMALL)
+    assert built.schedule is not None
+    for leaf in jax.tree.leaves(to_plain(built.init(), built.schedule).params["layers"]):
+        layers = np.asarray(leaf).reshape(SMALL.layers, -1)
+        same = [np.array_equal(a, b) for a, b in itertools.combinations(layers, 2)]
+        assert not any(same) or (layers == layers[0, 0]).all()  # norms begin as ones
 
 
 def test_plain_form_and_stacked_form_are_inverses():
