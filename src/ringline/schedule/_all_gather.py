@@ -1,11 +1,12 @@
-"""The all-gather on a ring and on a line."""
+"""The all-gather on a ring and on a line, and on those of hosts with two devices each."""
 
 from ringline.schedule._collective import DOWN, UP, CollectiveSchedule, Transfer, in_order
-from ringline.topology import Line, Ring
+from ringline.schedule._on_rails import on_rails
+from ringline.topology import Ladder, Line, Rails, Ring
 
 
 def all_gather(
-    topology: Ring | Line, *, directions: int = 2, channels: int = 1
+    topology: Ring | Line | Rails, *, directions: int = 2, channels: int = 1
 ) -> CollectiveSchedule:
     r"""Each device's stripe travels to all others, from neighbour to neighbour.
 
@@ -25,8 +26,21 @@ def all_gather(
     down, and none past an end. Two devices have one link between them: a line of one step
     whatever the directions. One device has nothing to do.
 
+    `Ladder` and `Rails` are h hosts with two devices each, for devices that send one way at a time:
+
+    | topology | steps | busiest directed link between hosts | on each device |
+    |---|---|---|---|
+    | ring-rails | h - 1 | (h - 1) S | the stripes of its own rail |
+    | line-rails | 2 (h - 1) | 2 (h - 1) S | the same |
+    | ring-ladder | h | (h - 1) S | all stripes, half of them from across |
+    | line-ladder | 2 h - 1 | 2 (h - 1) S | the same |
+
+    Rail 0 is the ring (or line) of hosts with one direction; rail 1 is its mirror image, so that
+    the two never send the same way and both directions of every link work at once. A ladder has as
+    many channels again, for what goes across.
+
     Args:
-        topology: ring or line of n devices.
+        topology: ring or line of n devices, or rails or a ladder of h hosts.
         directions: 1 or 2, how many directions of a link work at the same time.
         channels: independent queues of each directed link; a stripe is spread over them.
 
@@ -34,7 +48,7 @@ def all_gather(
         The schedule, with `channels` pieces in a stripe (twice that where a stripe is halved).
 
     Raises:
-        ValueError: when directions is not 1 or 2, or channels is under 1.
+        ValueError: when directions is not 1 or 2, or 1 on rails, or channels is under 1.
 
     Example:
         >>> print(all_gather(Ring(4), directions=2))
@@ -52,7 +66,13 @@ def all_gather(
         raise ValueError(f"directions must be 1 or 2, got {directions!r}")
     if channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels!r}")
-    if isinstance(topology, Ring) and topology.devices > 2:
+    if isinstance(topology, Rails):
+        if directions == 1:
+            raise ValueError(f"a {topology.name} works both ways at once, got 1; use directions=2")
+        hosts = all_gather(topology.hosts, directions=1, channels=channels)
+        pieces, transfers = hosts.pieces, on_rails(topology, hosts.transfers, channels)
+        channels *= 2 if isinstance(topology, Ladder) else 1
+    elif isinstance(topology, Ring) and topology.devices > 2:
         pieces, transfers = _ring(topology.devices, directions, channels)
     else:
         pieces, transfers = channels, _line(topology.devices, directions, channels)

@@ -19,9 +19,9 @@ from ringline.schedule._collective_text import draw_grid, parse_text, print_text
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._holdings import Holdings
 from ringline.schedule._program import Program
-from ringline.topology import Line, Ring
+from ringline.topology import Line, Rails, Ring
 
-UP, DOWN = 1, -1
+UP, DOWN, ACROSS = 1, -1, 0
 
 # Which collective has which transposed one.
 _TRANSPOSED = {
@@ -34,11 +34,11 @@ _TRANSPOSED = {
 class Transfer(NamedTuple):
     """At `step`, `source` sends pieces `first` to `stop - 1` of `stripe` to its neighbour.
 
-    `direction` is +1 (to the next device) or -1 (to the previous one); `channel` is the queue of
-    that link. With the kind `partial` the source gives away the sum of its own term and of all that
-    it was sent of these pieces, and the target adds that to what it has. The text form is
-    `2>3 c0 s1[0:2]`: device 2 gives device 3, over channel 0, pieces 0 and 1 of stripe 1; or
-    `2>3 c0 p1[0:2]` for its partial sum of them.
+    `direction` is +1 (to the next device), -1 (to the previous one) or, on a ladder, 0 (to the
+    other device of the host); `channel` is the queue of that link. With the kind `partial` the
+    source gives away the sum of its own term and of all that it was sent of these pieces, and the
+    target adds that to what it has. The text form is `2>3 c0 s1[0:2]`: device 2 gives device 3,
+    over channel 0, pieces 0 and 1 of stripe 1; or `2>3 c0 p1[0:2]` for its partial sum of them.
     """
 
     step: int
@@ -64,7 +64,7 @@ class CollectiveSchedule:
         name: `all-gather` (every device starts with its stripe and ends with all),
             `reduce-scatter` (every device starts with a term of every stripe and ends with the sum
             of its own stripe) or `all-reduce` (it ends with all sums).
-        topology: the ring or line whose links are used.
+        topology: the ring or line, or the rails or ladder of hosts, whose links are used.
         directions: 1 or 2, how many directions of a link are in use at the same time.
         channels: independent queues of each directed link.
         pieces: how many pieces a stripe is cut into.
@@ -84,7 +84,7 @@ class CollectiveSchedule:
     """
 
     name: str
-    topology: Ring | Line
+    topology: Ring | Line | Rails
     directions: int
     channels: int
     pieces: int
@@ -94,6 +94,11 @@ class CollectiveSchedule:
     def devices(self) -> int:
         """How many devices take part, n."""
         return self.topology.devices
+
+    @property
+    def stripes(self) -> int:
+        """How many stripes each device gathers, or has a term of."""
+        return len(self.topology.members(0))
 
     @property
     def steps(self) -> int:
@@ -118,7 +123,7 @@ class CollectiveSchedule:
             past = transfer.source + transfer.direction
             raise ScheduleError(
                 f"step {transfer.step}: device {transfer.source} is not connected to device "
-                f"{past} on a {type(self.topology).__name__.lower()} of {self.devices}; drop that "
+                f"{past} on a {self.topology.name} of {self.devices}; drop that "
                 "send or use a ring",
                 device=transfer.source,
                 step=transfer.step,
@@ -126,10 +131,15 @@ class CollectiveSchedule:
         return target
 
     def stripes_per_link(self) -> dict[tuple[int, int], Fraction]:
-        """Stripes that each directed link (source, target) carries in all."""
+        """Stripes that each directed link (source, target) carries in all.
+
+        On rails and ladders the links are those between hosts, named after the devices of rail 0.
+        """
         pieces: Counter[tuple[int, int]] = Counter(dict.fromkeys(self.topology.links(), 0))
         for transfer in self.transfers:
-            pieces[transfer.source, self.target(transfer)] += transfer.stop - transfer.first
+            wire = self.topology.wire(transfer.source, self.target(transfer))
+            if wire in pieces:
+                pieces[wire] += transfer.stop - transfer.first
         return {link: Fraction(count, self.pieces) for link, count in pieces.items()}
 
     def bytes_per_link(self, gathered_bytes: int) -> dict[tuple[int, int], float]:
@@ -146,15 +156,21 @@ class CollectiveSchedule:
     def by_lane(self) -> Iterator[tuple[Transfer, ...]]:
         """Yield the transfers of each step, direction and channel: what one permute does.
 
-        Within a step, up comes before down and channels follow in order. This is also the order in
-        which a device adds what it is sent. Two devices send one way each, so both are one permute.
+        Within a step, up comes before down, both before across, and channels follow in order. This
+        is also the order in which a device adds what it is sent. Two devices, and two rails, send
+        one way each, so both ways are one permute.
         """
         for transfers in self.by_step():
-            ordered = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
-            if self.devices == 2:
-                ordered.sort(key=lambda t: t.channel)
-            for _, lane in groupby(ordered, key=lambda t: t.lane[self.devices == 2 :]):
+            ordered = sorted(transfers, key=lambda t: (*self._lane(t), t.source))
+            for _, lane in groupby(ordered, key=self._lane):
                 yield tuple(lane)
+
+    def _lane(self, transfer: Transfer) -> tuple[int, int]:
+        """What sorts transfers into permutes, in their order."""
+        order = (UP, DOWN, ACROSS).index(transfer.direction)
+        if self.topology.one_permute and transfer.direction == DOWN:
+            order = 0
+        return (order, transfer.channel)
 
     def transposed(self) -> "CollectiveSchedule":
         """The schedule of the transposed collective: the same sends, backwards.
@@ -195,7 +211,7 @@ class CollectiveSchedule:
         In a step a device sends one piece of every lane, then receives one of every lane and adds
         what is a partial sum, and so on: with one slot per channel nothing waits for a later send.
         """
-        holdings = Holdings(self.name, self.devices, self.pieces)
+        holdings = Holdings(self.name, self.topology, self.pieces)
         for transfers in self.by_step():
             ordered = sorted(transfers, key=lambda t: (-t.direction, t.channel, t.source))
             for offset in range(max((t.stop - t.first for t in transfers), default=0)):
@@ -221,7 +237,7 @@ class CollectiveSchedule:
         lanes: set[tuple[int, int, int, int]] = set()
         for transfer in self.transfers:
             self._validate_transfer(transfer)
-            lane = (transfer.step, transfer.source, *transfer.lane)
+            lane = (transfer.step, transfer.source, *self._lane(transfer))
             if lane in lanes:
                 raise _fault(transfer, "sends twice on one channel; put one of them a step later")
             lanes.add(lane)
@@ -243,8 +259,12 @@ class CollectiveSchedule:
     def _validate_transfer(self, transfer: Transfer) -> None:
         if not 0 <= transfer.source < self.devices:
             raise _fault(transfer, f"is not one of the {self.devices} devices")
-        if transfer.direction not in (UP, DOWN):
-            raise _fault(transfer, f"has direction {transfer.direction}; expected 1 or -1")
+        if transfer.direction not in self.topology.moves:
+            raise _fault(
+                transfer,
+                f"has direction {transfer.direction}; expected "
+                f"{' or '.join(map(str, self.topology.moves))}",
+            )
         if not 0 <= transfer.channel < self.channels:
             raise _fault(
                 transfer, f"sends on channel {transfer.channel}; expected 0 to {self.channels - 1}"
@@ -268,7 +288,7 @@ class CollectiveSchedule:
             (device, device, piece): -1
             for device in range(self.devices)
             for piece in range(self.pieces)
-            if not reduces or self.devices == 1
+            if not reduces or self.stripes == 1
         }
         # Per device and piece, whose terms the partial sum has, and since which step.
         sums: dict[tuple[int, int, int], tuple[frozenset[int], int]] = {}
@@ -276,7 +296,7 @@ class CollectiveSchedule:
             sums = {
                 (device, stripe, piece): (frozenset([device]), -1)
                 for device in range(self.devices)
-                for stripe in range(self.devices)
+                for stripe in self.topology.members(device)
                 for piece in range(self.pieces)
             }
         for transfer in self.transfers:
@@ -330,7 +350,7 @@ class CollectiveSchedule:
             )
         whole = sums[there][0] | terms
         sums[there] = (whole, transfer.step)
-        if len(whole) == self.devices and there[0] == transfer.stripe:
+        if len(whole) == self.stripes and there[0] == transfer.stripe:
             ready[there] = transfer.step
 
     def to_text(self) -> str:

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ringline.schedule._errors import ScheduleError
-from ringline.topology import topology
+from ringline.topology._hosts import named
 
 if TYPE_CHECKING:
     from ringline.schedule._collective import CollectiveSchedule, Transfer
@@ -14,17 +14,18 @@ _HEADER = re.compile(
     r"channels=(?P<channels>\d+) pieces=(?P<pieces>\d+)"
 )
 _TRANSFER = re.compile(
-    r"(?P<source>\d+)(?P<arrow>[<>])(?P<target>\d+) c(?P<channel>\d+) "
+    r"(?P<source>\d+)(?P<arrow>[<>=])(?P<target>\d+) c(?P<channel>\d+) "
     r"(?P<kind>[sp])(?P<stripe>\d+)\[(?P<first>\d+):(?P<stop>\d+)\]"
 )
-_ARROWS = {1: ">", -1: "<"}
+_ARROWS = {1: ">", -1: "<", 0: "="}
+_DIRECTIONS = {arrow: direction for direction, arrow in _ARROWS.items()}
 _KINDS = {"s": "stripe", "p": "partial"}
 
 
 def print_text(schedule: "CollectiveSchedule") -> str:
     """One header line, then one line per step."""
     lines = [
-        f"{schedule.name} {_kind(schedule)} devices={schedule.devices} "
+        f"{schedule.name} {schedule.topology.name} devices={schedule.devices} "
         f"directions={schedule.directions} channels={schedule.channels} pieces={schedule.pieces}"
     ]
     for step, transfers in enumerate(schedule.by_step()):
@@ -48,7 +49,7 @@ def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
             f"{lines[0][1] if lines else ''!r}"
         )
     try:
-        where = topology(head["topology"], int(head["devices"]))
+        where = named(head["topology"], int(head["devices"]))
     except ValueError as error:
         raise ScheduleError(f"line {lines[0][0]}: {error}") from None
     header = {
@@ -73,11 +74,15 @@ def _parse_transfer(number: int, step: int, item: str, where) -> tuple[Any, ...]
             f"line {number}: expected a transfer like '2>3 c0 s1[0:2]', got {item!r}", step=step
         )
     source, target = int(match["source"]), int(match["target"])
-    direction = 1 if match["arrow"] == ">" else -1
-    if target == source or where.neighbour(source, direction) != target:
+    direction = _DIRECTIONS[match["arrow"]]
+    if (
+        direction not in where.moves
+        or target == source
+        or where.neighbour(source, direction) != target
+    ):
         raise ScheduleError(
             f"line {number}: device {source} is not connected to device {target} by "
-            f"{match['arrow']!r} on a {type(where).__name__.lower()} of {where.devices}; send to "
+            f"{match['arrow']!r} on a {where.name} of {where.devices}; send to "
             "the neighbour only",
             device=source,
             step=step,
@@ -105,7 +110,7 @@ def draw_grid(schedule: "CollectiveSchedule") -> str:
     ]
     busiest = float(max(schedule.stripes_per_link().values(), default=0))
     head = (
-        f"{schedule.name} on a {_kind(schedule)} of {schedule.devices}, "
+        f"{schedule.name} on a {schedule.topology.name} of {schedule.devices}, "
         f"{_count(schedule.directions, 'direction')}, {_count(schedule.channels, 'channel')}: "
         f"{_count(len(steps), 'step')}, {_count(busiest, 'stripe')} on the busiest link"
     )
@@ -121,7 +126,3 @@ def _cell(schedule: "CollectiveSchedule", transfer: "Transfer") -> str:
 
 def _count(number: float, noun: str) -> str:
     return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
-
-
-def _kind(schedule: "CollectiveSchedule") -> str:
-    return type(schedule.topology).__name__.lower()

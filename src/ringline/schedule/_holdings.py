@@ -11,14 +11,15 @@ from ringline.schedule._program import Compute, Instruction, Program, Receive, S
 
 if TYPE_CHECKING:
     from ringline.schedule._collective import Transfer
+    from ringline.topology import Line, Rails, Ring
 
 
 class Holdings:
     """The instructions so far, and the name of each partial sum that a device holds."""
 
-    def __init__(self, name: str, devices: int, pieces: int):
-        self.name, self.devices, self.pieces = name, devices, pieces
-        self.rows: list[list[Instruction]] = [[] for _ in range(devices)]
+    def __init__(self, name: str, topology: "Ring | Line | Rails", pieces: int):
+        self.name, self.topology, self.pieces = name, topology, pieces
+        self.rows: list[list[Instruction]] = [[] for _ in range(topology.devices)]
         # (device, stripe, piece) -> additions so far, and the terms that are in the sum.
         self.sums: dict[tuple[int, int, int], tuple[int, tuple[int, ...]]] = {}
 
@@ -48,19 +49,23 @@ class Holdings:
 
     def program(self) -> Program:
         """All instructions, with what the collective starts and ends with."""
-        own = [self._stripe(device) for device in range(self.devices)]
-        everything = tuple(value for stripe in own for value in stripe)
+        devices = range(self.topology.devices)
+        own = [self._stripe(device) for device in devices]
+        everything = [
+            tuple(value for member in self.topology.members(device) for value in own[member])
+            for device in devices
+        ]
         starts = own
-        if self.name != "all-gather" and self.devices > 1:
+        if self.name != "all-gather" and len(self.topology.members(0)) > 1:
             starts = [
                 tuple(
                     Value(f"partial@{device}", stripe, piece)
-                    for stripe in range(self.devices)
+                    for stripe in self.topology.members(device)
                     for piece in range(self.pieces)
                 )
-                for device in range(self.devices)
+                for device in devices
             ]
-        ends = own if self.name == "reduce-scatter" else [everything] * self.devices
+        ends = own if self.name == "reduce-scatter" else everything
         return Program(tuple(map(tuple, self.rows)), tuple(starts), tuple(ends))
 
     def _stripe(self, stripe: int) -> tuple[Value, ...]:
@@ -68,7 +73,7 @@ class Holdings:
 
     def _sum(self, device: int, stripe: int, piece: int) -> Value:
         additions, terms = self.sums.get((device, stripe, piece), (0, (device,)))
-        if sorted(terms) == list(range(self.devices)):
+        if sorted(terms) == list(self.topology.members(stripe)):
             return Value("stripe", stripe, piece)
         mark = f"+{additions}" if additions else ""
         return Value(f"partial@{device}{mark}", stripe, piece)

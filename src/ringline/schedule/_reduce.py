@@ -2,11 +2,11 @@
 
 from ringline.schedule._all_gather import all_gather
 from ringline.schedule._collective import CollectiveSchedule
-from ringline.topology import Line, Ring
+from ringline.topology import Line, Rails, Ring
 
 
 def reduce_scatter(
-    topology: Ring | Line, *, directions: int = 2, channels: int = 1
+    topology: Ring | Line | Rails, *, directions: int = 2, channels: int = 1
 ) -> CollectiveSchedule:
     r"""Partial sums of each stripe travel to the device that owns it, growing on the way.
 
@@ -25,8 +25,12 @@ def reduce_scatter(
     rest down. So the order is the same on every device, counted in hops from the owner, and
     does not depend on timing.
 
+    On rails the hosts take the place of devices: rail 0 sums as a ring with one direction or a line
+    does, rail 1 as its mirror image. On a ladder $a_{i'}$, the term of the other device of device
+    i's host, is added after what device i had from along the rail.
+
     Args:
-        topology: ring or line of n devices.
+        topology: ring or line of n devices, or rails or a ladder of hosts with two each.
         directions: 1 or 2, how many directions of a link work at the same time.
         channels: independent queues of each directed link; a stripe is spread over them.
 
@@ -34,7 +38,7 @@ def reduce_scatter(
         The schedule, with `channels` pieces in a stripe (twice that where a stripe is halved).
 
     Raises:
-        ValueError: when directions is not 1 or 2, or channels is under 1.
+        ValueError: when directions is not 1 or 2, or 1 on rails, or channels is under 1.
 
     Example:
         >>> print(reduce_scatter(Ring(3)))
@@ -51,7 +55,7 @@ def reduce_scatter(
 
 
 def all_reduce(
-    topology: Ring | Line, *, directions: int = 2, channels: int = 1
+    topology: Ring | Line | Rails, *, directions: int = 2, channels: int = 1
 ) -> CollectiveSchedule:
     """The reduce-scatter, then the all-gather of the sums.
 
@@ -61,7 +65,7 @@ def all_reduce(
     ends with the same bits.
 
     Args:
-        topology: ring or line of n devices.
+        topology: ring or line of n devices, or rails or a ladder of hosts with two each.
         directions: 1 or 2, how many directions of a link work at the same time.
         channels: independent queues of each directed link; a stripe is spread over them.
 
@@ -69,7 +73,7 @@ def all_reduce(
         The schedule, with `channels` pieces in a stripe (twice that where a stripe is halved).
 
     Raises:
-        ValueError: when directions is not 1 or 2, or channels is under 1.
+        ValueError: when directions is not 1 or 2, or 1 on rails, or channels is under 1.
 
     Example:
         >>> print(all_reduce(Line(3)))
@@ -85,7 +89,7 @@ def all_reduce(
         name="all-reduce",
         topology=topology,
         directions=directions,
-        channels=channels,
+        channels=gather.channels,
         pieces=gather.pieces,
         transfers=(*reduce.transfers, *later),
     )

@@ -98,8 +98,12 @@ def simulate_collective(
         >>> round(run.time_s * 1e6), max(run.link_bytes.values())
         (77, 786432)
     """
-    program = schedule if isinstance(schedule, Program) else schedule.program()
-    name = "program" if isinstance(schedule, Program) else schedule.name
+    wire_of = {}
+    if isinstance(schedule, Program):
+        program, name = schedule, "program"
+    else:
+        program, name = schedule.program(), schedule.name
+        wire_of = {"wire_of": schedule.topology.wire}
     if gathered_bytes < 0:
         raise ValueError(f"gathered_bytes must be >= 0, got {gathered_bytes}; change the size")
     hops = hops_of(program, cut_through=forwarding == "cut-through")
@@ -111,6 +115,7 @@ def simulate_collective(
         compute_s,
         injection,
         start_s,
+        **wire_of,
     )
     if run.stuck:
         raise _hang(run)

@@ -61,6 +61,7 @@ class PacketRun:
         compute_s: Callable[[int, Compute], float],
         injection: Injection,
         start_s: float,
+        wire_of: Callable[[int, int], tuple[int, int]] = lambda source, target: (source, target),
     ):
         self.mover = mover
         self.size_bytes = size_bytes
@@ -72,7 +73,7 @@ class PacketRun:
         self._heap: list[tuple] = []
         self._order = 0
         self._packet_s: dict[int, float] = {}
-        self._join(hops, injection)
+        self._join(hops, injection, wire_of)
         self.held: list[set[Value]] = [set(values) for values in hops.program.initial]
         self.waiting: dict[tuple[int, Value], list[Callable[[float], None]]] = {}
         for device in range(hops.program.devices):
@@ -88,9 +89,11 @@ class PacketRun:
         """Ports that still hold packets or have some to put in, empty after a full run."""
         return [port for port in self.ports.values() if port.unfinished]
 
-    def _join(self, hops: Hops, injection: Injection) -> None:
+    def _join(
+        self, hops: Hops, injection: Injection, wire_of: Callable[[int, int], tuple[int, int]]
+    ) -> None:
         for queue in hops.by_queue:
-            wire = self.links.setdefault((queue.source, queue.target), _Wire())
+            wire = self.links.setdefault(wire_of(queue.source, queue.target), _Wire())
             least_free = free_slots_to_inject(hops, queue, injection)
             self.ports[queue] = port = _Port(queue, self.mover, wire, least_free)
             wire.senders += [(port, port.local), (port, port.forwarding)]

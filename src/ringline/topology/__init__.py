@@ -5,6 +5,8 @@ from ringline.topology._chips import Cluster as Cluster
 from ringline.topology._chips import chip as chip
 from ringline.topology._chips import chips as chips
 from ringline.topology._chips import cluster as cluster
+from ringline.topology._hosts import Ladder as Ladder
+from ringline.topology._hosts import Rails as Rails
 from ringline.topology._mesh import make_mesh as make_mesh
 from ringline.topology._mesh import ring_hops as ring_hops
 from ringline.topology._mover import Mover as Mover

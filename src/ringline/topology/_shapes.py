@@ -14,9 +14,30 @@ class _Chain:
 
     def __post_init__(self):
         if self.devices < 1:
-            raise ValueError(
-                f"a {type(self).__name__.lower()} needs at least 1 device, got {self.devices}"
-            )
+            raise ValueError(f"a {self.name} needs at least 1 device, got {self.devices}")
+
+    @property
+    def name(self) -> str:
+        """What the topology is called: `ring` or `line`."""
+        return type(self).__name__.lower()
+
+    @property
+    def one_permute(self) -> bool:
+        """Whether what goes up and what comes down is one permute: no device sends both ways."""
+        return self.devices == 2
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """The directions that a device can send in."""
+        return (1, -1)
+
+    def members(self, device: int) -> range:
+        """The devices that `device` gathers the stripes of, in the order they are joined."""
+        return range(self.devices)
+
+    def wire(self, source: int, target: int) -> tuple[int, int]:
+        """The directed link that the hop from `source` to `target` goes over."""
+        return (source, target)
 
     def neighbour(self, device: int, direction: int) -> int | None:
         """The device one hop away, `direction` +1 (up) or -1 (down); None past an end."""
