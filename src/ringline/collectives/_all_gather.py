@@ -22,6 +22,7 @@ from ringline.collectives._arguments import (
     varying,
     varying_axes,
 )
+from ringline.collectives._hosts import PerHost, find_pairs
 from ringline.collectives._permute import AxisName, choose_assembly, platform
 from ringline.collectives._primitive import bind_all_gather, bind_all_gather_into
 from ringline.collectives._uneven import check_sizes
@@ -39,6 +40,7 @@ def all_gather(
     topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
+    per_host: PerHost = None,
     implementation: Implementation | None = None,
 ) -> Any:
     r"""Gather the shards of all devices of a mesh axis, from neighbour to neighbour.
@@ -73,6 +75,13 @@ def all_gather(
             nothing where they are not (the same bytes are sent in the same number of permutes,
             one more for even n). On a line, 1 means one sweep after the other.
         channels: independent permutes that share each send, for links with several queues.
+        per_host: for hosts with two devices each, where a device sends one way at a time (XLA on
+            CPUs): one device of a host then sends up and the other down in the same permute, and
+            both directions of the links between hosts work at once. 2: the axis has the devices of
+            each host side by side; the name of a mesh axis of size 2: that one does, and the shards
+            differ over it. `topology` is then that of the hosts. 1: no. None: found in the mesh
+            where `implementation` is None too (with a warning that tells how to get there where a
+            host has one device), for shards of 64 KiB and more. The values are the same bits.
         implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
             all-gather, for which topology, directions and channels mean nothing), or None to
             choose the one measured to be faster: on CPU devices `permute` for shards of 64 KiB
@@ -90,7 +99,7 @@ def all_gather(
             rows: its length along `axis`, or its longest dim where `axis` is new; for sizes that
             are not one a device, or whose largest is not the shard's length; for `out` of another
             shape or type, or together with sizes or a grid; for an unknown topology or
-            implementation.
+            implementation; for a `per_host` that the mesh or the other options do not allow.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -112,6 +121,16 @@ def all_gather(
     grid = ()
     if is_grid(topology, axis_name):
         grid = grid_axes(all_gather_schedule, topology, axis_name, directions, channels)
+
+    pairs = find_pairs(
+        all_gather_schedule,
+        axis_name,
+        per_host=per_host,
+        topology=topology,
+        directions=directions,
+        channels=channels,
+        implementation=implementation,
+    )
 
     if out is not None and (grid or sizes is not None):
         raise ValueError(
@@ -138,13 +157,16 @@ def all_gather(
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
         shard = varying(shard, axis_name)
+        axes, sends = axis_name, schedule
+        if pairs is not None and pairs.serve(shard, shard.size * shard.dtype.itemsize):
+            axes, sends, chosen = pairs.axis_name, pairs.schedule, "permute"
         params: dict[str, Any] = {
-            "axis_name": axis_name,
+            "axis_name": axes,
             "axis": dim,
-            "cut": cut_dim(shard.shape, dim, schedule.pieces),
-            "schedule": schedule,
+            "cut": cut_dim(shard.shape, dim, sends.pieces),
+            "schedule": sends,
             "implementation": chosen,
-            "assembly": choose_assembly(devices, shard.size * shard.dtype.itemsize),
+            "assembly": choose_assembly(sends.devices, shard.size * shard.dtype.itemsize),
         }
         if buffer is not None:
             return bind_all_gather_into(shard, _buffer(buffer, shard, dim, devices), **params)

@@ -106,7 +106,7 @@ def permute_gather_each(
     if assembly == "concatenate":
         return _concatenate(results, plan, axis_name, axis, cut)
     shape = list(results[0].shape)
-    shape[axis] *= schedule.devices
+    shape[axis] *= schedule.stripes
     out = lax.broadcast_in_dim(_zero_like(results[0]), shape, ())
     offsets = _offsets(plan, x.shape[axis], axis_name)
     return _place(out, results, plan, bounds, offsets, axis, cut)
@@ -141,7 +141,7 @@ def _concatenate(
     axis: int,
     cut: int,
 ) -> Array:
-    devices = len(plan.arrivals[0].stripes)
+    devices = len(plan.members)
 
     def place(*arrivals: Array, device: int) -> Array:
         stripes = [
@@ -169,7 +169,7 @@ def _update(
     out: Array | None,
 ) -> Array:
     shape = list(x.shape)
-    shape[axis] *= len(plan.arrivals[0].stripes)
+    shape[axis] *= len(plan.members[0])
     offsets = _offsets(plan, x.shape[axis], axis_name)
     slab_dim, slabs = _slabs(x, axis, cut)
     height = x.shape[slab_dim] // slabs
@@ -210,7 +210,10 @@ def _offsets(plan: Plan, width: int, axis_name: AxisName) -> list[Array]:
     """For each arrival, where its stripe begins along the joined dim; the own where none came."""
     here = lax.axis_index(axis_name)
     tables = [
-        [device if stripe is None else stripe for device, stripe in enumerate(arrival.stripes)]
+        [
+            plan.members[device].index(device if stripe is None else stripe)
+            for device, stripe in enumerate(arrival.stripes)
+        ]
         for arrival in plan.arrivals
     ]
     return [jnp.array(table, jnp.int32)[here] * width for table in tables]

@@ -27,13 +27,13 @@ def permute_reduce_scatter(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
     """
-    rows, block = rows_of_stripes(x, axis, cut, schedule.devices)
+    rows, block = rows_of_stripes(x, axis, cut, schedule.stripes)
     return sum_blocks(block, rows, cut, axis_name, schedule, x.dtype)
 
 
-def rows_of_stripes(x: Array, axis: int, cut: int, devices: int) -> tuple[int, Block]:
+def rows_of_stripes(x: Array, axis: int, cut: int, stripes: int) -> tuple[int, Block]:
     """The length of a stripe of `x` along dim `cut`, and what slices rows out of a stripe."""
-    width = x.shape[axis] // devices
+    width = x.shape[axis] // stripes
 
     def block(stripe: Array, start: int, stop: int) -> Array:
         starts: list = [0] * x.ndim

@@ -41,16 +41,19 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The permutes of a schedule in order; permute i gives arrival i + 1."""
+    """The permutes of a schedule in order; permute i gives arrival i + 1.
+
+    `members` are, for each device, the stripes that it gathers, in the order they are joined.
+    """
 
     permutes: tuple[Permute, ...]
     arrivals: tuple[Arrival, ...]
     pieces: int
+    members: tuple[range, ...]
 
     def layout(self, device: int) -> tuple[tuple[Segment, ...], ...]:
         """For each stripe in order, the segments that make it up on `device`."""
-        devices = len(self.arrivals[0].stripes)
-        return tuple(self._segments(device, stripe) for stripe in range(devices))
+        return tuple(self._segments(device, stripe) for stripe in self.members[device])
 
     def _segments(self, device: int, stripe: int) -> tuple[Segment, ...]:
         found = sorted(
@@ -86,7 +89,7 @@ def plan_permutes(schedule: CollectiveSchedule) -> Plan:
         permute, arrival = _permute(schedule, lane, came_before)
         permutes.append(permute)
         arrivals.append(arrival)
-    return Plan(tuple(permutes), tuple(arrivals), schedule.pieces)
+    return Plan(tuple(permutes), tuple(arrivals), schedule.pieces, members_of(schedule))
 
 
 def _permute(
@@ -103,6 +106,11 @@ def _permute(
     if not (same_pieces(lane) and fitting):
         raise not_one_permute(lane)
     return Permute(pairs_of(schedule, lane), fitting[-1], first, stop), arrival_of(schedule, lane)
+
+
+def members_of(schedule: CollectiveSchedule) -> tuple[range, ...]:
+    """For each device, the stripes it has to do with, in the order they are joined."""
+    return tuple(schedule.topology.members(device) for device in range(schedule.devices))
 
 
 def pairs_of(

@@ -144,13 +144,13 @@ def bind_all_reduce(
 
 def _gather_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, sizes: Any, **_: Any) -> Any:
     shape = list(x.shape)
-    shape[axis] = shape[axis] * schedule.devices if sizes is None else sum(sizes)
+    shape[axis] = shape[axis] * schedule.stripes if sizes is None else sum(sizes)
     return x.update(shape=tuple(shape))
 
 
 def _scatter_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, sizes: Any, **_: Any) -> Any:
     shape = list(x.shape)
-    shape[axis] = shape[axis] // schedule.devices if sizes is None else max(sizes)
+    shape[axis] = shape[axis] // schedule.stripes if sizes is None else max(sizes)
     return x.update(shape=tuple(shape))
 
 
@@ -212,9 +212,9 @@ def _over_axes(
 
 def gather_local(x: Array, *, implementation: str, **params: Any) -> Array:
     """The all-gather with its backend's operations, which cannot be differentiated."""
-    devices = params["schedule"].devices
-    if devices == 1 or x.size == 0:
-        return lax.concatenate([x] * devices, params["axis"])
+    stripes = params["schedule"].stripes
+    if stripes == 1 or x.size == 0:
+        return lax.concatenate([x] * stripes, params["axis"])
     if implementation == "permute":
         return permute_all_gather(x, **params)
     to_bits, from_bits = carried_as(x.dtype)
@@ -226,8 +226,8 @@ def scatter_local(
     x: Array, *, axis: int, schedule: CollectiveSchedule, implementation: str, **params: Any
 ) -> Array:
     """The reduce-scatter with its backend's operations."""
-    if schedule.devices == 1 or x.size == 0:
-        return lax.slice_in_dim(x, 0, x.shape[axis] // schedule.devices, axis=axis)
+    if schedule.stripes == 1 or x.size == 0:
+        return lax.slice_in_dim(x, 0, x.shape[axis] // schedule.stripes, axis=axis)
     axis_name = params["axis_name"]
     if implementation == "permute":
         return permute_reduce_scatter(

@@ -23,6 +23,7 @@ from ringline.collectives._arguments import (
     stripe_shape,
     varying,
 )
+from ringline.collectives._hosts import PerHost, built_in_scatter_idles, find_pairs
 from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_reduce_scatter
 from ringline.collectives._uneven import check_sizes
@@ -39,6 +40,7 @@ def reduce_scatter(
     topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
+    per_host: PerHost = None,
     implementation: Implementation | None = None,
 ) -> Any:
     r"""Sum the arrays of all devices of a mesh axis; each device keeps its stripe of the sum.
@@ -68,10 +70,14 @@ def reduce_scatter(
         directions: how many directions of a link work at the same time. On a line, 1 means one
             sweep after the other.
         channels: independent permutes that share each send, for links with several queues.
+        per_host: 2, or the mesh axis of the two devices of each host, to use both directions of the
+            links between hosts at once, as in `ringline.all_gather`; 1 for not; None to find out
+            where `implementation` is None too.
         implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
             reduce-scatter, whose order of summation is its own, and for which topology, directions
             and channels mean nothing), or None to choose the one measured to be faster: on CPU
-            devices `permute` for 16-bit floats of 1 MiB and more, else `xla`.
+            devices `permute` for 16-bit floats of 1 MiB and more, and for stripes of 64 KiB and
+            more between processes, else `xla`.
 
     Returns:
         This device's stripe of the sum: `x.shape` with dim `scatter_dimension` n times shorter (of
@@ -81,7 +87,8 @@ def reduce_scatter(
         ValueError: outside `jax.shard_map`; for an unknown axis name; for `scatter_dimension` out
             of range or of a size that does not divide by n; for directions other than 1 or 2; for
             fewer than 1 channel, or more than a stripe has rows; for sizes that are not one a
-            device, or whose sum is not the dim's size; for an unknown topology or implementation.
+            device, or whose sum is not the dim's size; for an unknown topology or implementation;
+            for a `per_host` that the mesh or the other options do not allow.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -103,6 +110,16 @@ def reduce_scatter(
     grid = ()
     if is_grid(topology, axis_name):
         grid = grid_axes(reduce_scatter_schedule, topology, axis_name, directions, channels)
+
+    pairs = find_pairs(
+        reduce_scatter_schedule,
+        axis_name,
+        per_host=per_host,
+        topology=topology,
+        directions=directions,
+        channels=channels,
+        implementation=implementation,
+    )
 
     def scatter(leaf: Any) -> Array:
         term = number(leaf)
@@ -127,15 +144,21 @@ def reduce_scatter(
             )
         rows = stripe[dim] if tiled else max(stripe)
         check_channels(channels, rows, stripe, f"scattered at dim {dim}")
-        chosen = implementation or choose_sum(term)
+        stripe_bytes = prod(stripe) * term.dtype.itemsize
+        sends_win = implementation is None and built_in_scatter_idles(axis_name, stripe_bytes)
+        chosen = "permute" if sends_win else implementation or choose_sum(term)
+        term = varying(term, axis_name)
+        axes, sends = axis_name, schedule
+        if pairs is not None and pairs.serve(term, stripe_bytes):
+            axes, sends, chosen = pairs.axis_name, pairs.schedule, "permute"
         out = bind_reduce_scatter(
-            varying(term, axis_name),
-            axis_name=axis_name,
+            term,
+            axis_name=axes,
             axis=dim,
-            cut=cut_dim(stripe, dim, schedule.pieces),
-            schedule=schedule,
+            cut=cut_dim(stripe, dim, sends.pieces),
+            schedule=sends,
             implementation=chosen,
-            assembly=choose_assembly(devices, prod(stripe) * term.dtype.itemsize),
+            assembly=choose_assembly(sends.devices, stripe_bytes),
             grid=grid if chosen == "permute" else (),
             sizes=lengths,
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ringline.collectives._plan import (
     Arrival,
     arrival_of,
+    members_of,
     not_one_permute,
     pairs_of,
     same_pieces,
@@ -36,7 +37,7 @@ class Run(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """On device d the sum of stripe `stripes[d]`, run by run."""
+    """On device d the sum of its stripe number `stripes[d]`, run by run."""
 
     stripes: tuple[int, ...]
     runs: tuple[Run, ...]
@@ -79,7 +80,7 @@ def plan_sums(schedule: CollectiveSchedule) -> SumPlan:
         sums.append(_sum_sent(schedule, lane, came_before))
         arrivals.append(arrival_of(schedule, lane))
     everyone = {device: device for device in range(schedule.devices)}
-    result = _sum(everyone, 0, schedule.pieces, tuple(arrivals), schedule.devices)
+    result = _sum(everyone, 0, schedule.pieces, tuple(arrivals), schedule)
     return SumPlan(tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces)
 
 
@@ -89,7 +90,7 @@ def _sum_sent(
     if not same_pieces(lane):
         raise not_one_permute(lane)
     senders = {t.source: t.stripe for t in lane}
-    return _sum(senders, lane[0].first, lane[0].stop, arrivals, schedule.devices)
+    return _sum(senders, lane[0].first, lane[0].stop, arrivals, schedule)
 
 
 def _sum(
@@ -97,11 +98,12 @@ def _sum(
     first: int,
     stop: int,
     arrivals: tuple[Arrival, ...],
-    devices: int,
+    schedule: CollectiveSchedule,
 ) -> Sum:
     """The sum of stripe `stripe_of[d]` on each device d that takes part."""
+    devices = range(schedule.devices)
     used = {
-        index: tuple(arrival.stripes[d] == stripe_of.get(d, -1) for d in range(devices))
+        index: tuple(arrival.stripes[d] == stripe_of.get(d, -1) for d in devices)
         for index, arrival in enumerate(arrivals)
         if any(arrival.stripes[d] == stripe for d, stripe in stripe_of.items())
     }
@@ -118,4 +120,5 @@ def _sum(
         )
         runs.append(Run(low, high, addends))
     # What the others compute goes nowhere.
-    return Sum(tuple(stripe_of.get(d, d) for d in range(devices)), tuple(runs))
+    members = members_of(schedule)
+    return Sum(tuple(members[d].index(stripe_of.get(d, d)) for d in devices), tuple(runs))
