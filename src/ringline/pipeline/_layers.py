@@ -205,11 +205,18 @@ def layer_count(params: PyTree) -> int:
     """The length of the leading axis that all leaves share.
 
     Raises:
-        ValueError: when there is no leaf, or the leaves disagree.
+        ValueError: when there is no leaf, one is no array, or the leaves disagree.
     """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise ValueError("params has no array; every leaf must be [layers, ...]")
+    for path, leaf in leaves:
+        if not hasattr(leaf, "shape"):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, and every leaf "
+                "must be an array [layers, ...]; part arrays from the rest with "
+                "equinox.partition or flax.nnx.split"
+            )
     first_path, first = leaves[0]
     for path, leaf in leaves:
         if not jnp.ndim(leaf) or not jnp.ndim(first) or leaf.shape[0] != first.shape[0]:
