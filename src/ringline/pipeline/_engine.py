@@ -85,19 +85,18 @@ class Engine:
         def tick(carry: dict[str, Any], row: Row):
             row = row_of(row, self.stage)
             arrived = self._send(carry["dx"], "cotangent") if self.has_backward else {}
-            carry = self._forward(carry, row, x, targets, loss_params)
+            carry, y = self._forward(carry, row, x, targets, loss_params)
             if self.has_backward:
                 # The cotangents have arrived before the next transfer begins. Without this, a
                 # compiler may post the receive of the one and end the other too early, and
                 # leave both without compute to hide behind.
-                y, arrived = lax.optimization_barrier((carry["y"], arrived))
-                carry = carry | {"y": y}
-            activation = self._send(carry["y"], "activation")
+                y, arrived = lax.optimization_barrier((y, arrived))
+            activation = self._send(y, "activation")
             if self.has_backward:
                 cotangents = store_arrivals(carry["cotangent"], row, "cotangent", arrived)
                 carry = self._backward(carry | {"cotangent": cotangents}, row, x)
                 carry = self._weight_gradient(carry, row, x)
-            inbox = self._keep(carry["activation"], row, "F.makes.activation", carry["y"])
+            inbox = self._keep(carry["activation"], row, "F.makes.activation", y)
             inbox = store_arrivals(inbox, row, "activation", activation)
             return carry | {"activation": inbox}, None
 
@@ -115,14 +114,13 @@ class Engine:
         return "B.repeat" in self.tables.rows
 
     def _start(self, x: PyTree, loss_params: PyTree) -> dict[str, Any]:
-        """The carry before the first tick. Buffers have one place for what nobody wants."""
+        """The carry before the first tick."""
         one = jax.tree.map(jnp.zeros_like, take(x, 0, axis=1))
         smooth = self.x_leaves.split(one)[0]
-        slots = self.tables.slots
+        places = self.tables.places
         scalar = jnp.zeros((), sum_dtype(jnp.float32 if not smooth else smooth[0].dtype))
         carry = {
-            "activation": buffers(one, slots.get("activation", 0) + 1),
-            "y": one,
+            "activation": buffers(one, places.get("activation", 1)),
             "loss": scalar,
             "weight": scalar,
             "metrics": jax.tree.map(
@@ -133,10 +131,10 @@ class Engine:
         if not self.has_backward:
             return carry
         return carry | {
-            "cotangent": buffers(smooth, slots["cotangent"] + 1),
+            "cotangent": buffers(smooth, places["cotangent"]),
             "dx": smooth,
-            "residual": buffers(list(self.passes.residual), slots.get("residual", 0) + 1),
-            "handover": buffers(list(self.passes.handover), slots.get("handover", 0) + 1),
+            "residual": buffers(list(self.passes.residual), places.get("residual", 1)),
+            "handover": buffers(list(self.passes.handover), places.get("handover", 1)),
             "loss_params": [
                 jnp.zeros(leaf.shape, sum_dtype(leaf.dtype))
                 for leaf in Leaves.of(loss_params).split(loss_params)[0]
@@ -168,7 +166,7 @@ class Engine:
 
     def _forward(
         self, carry: dict[str, Any], row: Row, x: PyTree, targets: PyTree, loss_params: PyTree
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], PyTree]:
         repeat = row["F.repeat"]
         carry = carry | {"state": self.weights.turn(carry["state"], "F", row)}
         taken = self._input(carry, row, "F", x)
@@ -194,13 +192,11 @@ class Engine:
             return y, residual, seed, after
 
         y, residual, seed, after = lax.cond(repeat >= 0, run, idle)
-        carry = carry | after | {"y": y}
-        if not self.has_backward:
-            return carry
-        return carry | {
-            "residual": self._keep(carry["residual"], row, "F.makes.residual", residual),
-            "cotangent": self._keep(carry["cotangent"], row, "F.makes.cotangent", seed),
-        }
+        carry = carry | after
+        if self.has_backward:
+            carry["residual"] = self._keep(carry["residual"], row, "F.makes.residual", residual)
+            carry["cotangent"] = self._keep(carry["cotangent"], row, "F.makes.cotangent", seed)
+        return carry, y
 
     def _loss(
         self, loss_params: PyTree, y: PyTree, target: PyTree, summed: dict[str, Any]

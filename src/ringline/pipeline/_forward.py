@@ -198,8 +198,8 @@ def _loop(
         outputs = put(outputs, row["F.output"], y)
         return (inbox, outputs, y if overlap else ()), None
 
+    inbox = buffers(zero, tables.places.get("activation", 1))
     # One place more than needed: what nobody wants is written there.
-    inbox = buffers(zero, slots + 1)
     outputs = buffers(zero, len(jax.tree.leaves(x)[0]) + 1)
     carry = (inbox, outputs, zero if overlap else ())
     (_, outputs, _), _ = lax.scan(tick, carry, jax.tree.map(jnp.asarray, tables.rows))

@@ -27,8 +27,15 @@ PHASES = ("F", "BI", "W")
 # arrives for the backward is stored between the two phases, what arrives for the forward last.
 _MOMENTS = 6
 _READ = {"F": 0, "B": 2, "I": 2, "W": 4}
-_WRITE = {"residual": 1, "loss_cotangent": 1, "handover": 3, "kept": 5}
-_ARRIVE = {"activation": 5, "cotangent": 1}
+_WRITE = {
+    "F.makes.residual": 1,
+    "F.makes.cotangent": 1,
+    "arrives.cotangent": 1,
+    "B.makes.handover": 3,
+    "B.makes.cotangent": 5,
+    "F.makes.activation": 5,
+    "arrives.activation": 5,
+}
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,17 @@ class TickTables:
             `arrives.{kind}.{offset}`: the slot for what arrives from the stage `offset` before;
             `F.output`: the microbatch whose final output this tick makes;
             `B.output`: the microbatch whose input cotangent this tick makes.
-            Where there is nothing to read or keep, the slot is one past the last: a place that
-            may be written and is never needed. Likewise for outputs, one past the last
-            microbatch.
+            Where there is nothing to read, the slot is one past the last; for outputs, one past
+            the last microbatch. Where there is nothing to keep, what is made all the same goes
+            to a slot that nobody needs at that moment, one past the last if all are needed.
         slots: for each kind of value, how many slots the busiest stage needs.
+        places: the same, with the one past the last where it is written.
         senders: for each kind that travels and each offset it travels by, the stages that send.
     """
 
     rows: dict[str, np.ndarray]
     slots: dict[str, int]
+    places: dict[str, int]
     senders: dict[str, dict[int, tuple[int, ...]]]
 
     @property
@@ -117,7 +126,8 @@ class _Builder:
             kind: {offset: tuple(sorted(stages)) for offset, stages in by_offset.items()}
             for kind, by_offset in self.senders.items()
         }
-        return TickTables(self.rows, self.slots, senders)
+        places = {kind: self._redirect(kind, lives, slot_of) for kind in self.slots}
+        return TickTables(self.rows, self.slots, places, senders)
 
     def _lives(
         self, stage: int, placed: tuple[tuple[Placed, ...], ...], received: dict[Value, int]
@@ -151,10 +161,8 @@ class _Builder:
         """When the value is in its slot, counted in moments of ticks."""
         if not local:
             late = self.hop - 1 if value.kind == "activation" else self.hop
-            return (maker.tick + late) * _MOMENTS + _ARRIVE[value.kind]
-        from_loss = value.kind == "cotangent" and maker.compute.op == "F"
-        kind = "loss_cotangent" if from_loss else value.kind
-        return maker.tick * _MOMENTS + _WRITE.get(kind, _WRITE["kept"])
+            return (maker.tick + late) * _MOMENTS + _WRITE[f"arrives.{value.kind}"]
+        return maker.tick * _MOMENTS + _WRITE[_made(value, maker)]
 
     def _fill_compute(self, stage: int, item: Placed, slot_of: dict[Value, int]) -> None:
         compute, place = item.compute, (item.tick, stage)
@@ -175,8 +183,7 @@ class _Builder:
 
     def _fill_storing(self, stage: int, value: Value, life: _Life, slot: int) -> None:
         if life.source == stage:
-            phase = "B" if life.made.compute.op == "I" else life.made.compute.op
-            name = f"{phase}.makes.{value.kind}"
+            name = _made(value, life.made)
             self._slot_table(name, value.kind)[life.made.tick, stage] = slot
             return
         offset = (stage - life.source) % self.schedule.stages
@@ -184,12 +191,39 @@ class _Builder:
         self._slot_table(name, value.kind)[life.stored // _MOMENTS, stage] = slot
         self.senders[value.kind][offset].add(life.source)
 
+    def _redirect(
+        self, kind: str, lives: list[dict[Value, _Life]], slot_of: list[dict[Value, int]]
+    ) -> int:
+        """Send what nobody keeps to slots that are free, and count the places that are written."""
+        slots, ticks = self.slots[kind], np.arange(self.ticks)
+        spare = 0
+        for stage, values in enumerate(lives):
+            busy = np.zeros((slots + 1, self.ticks * _MOMENTS + 1), bool)
+            for value, life in values.items():
+                if value.kind == kind:
+                    busy[slot_of[stage][value], life.stored : life.read + 1] = True
+            for written, moment in _WRITE.items():
+                if not written.endswith(kind):
+                    continue
+                free = np.argmin(busy[:, ticks * _MOMENTS + moment], axis=0)
+                for name in (name for name in self.rows if name.startswith(written)):
+                    column = self.rows[name][:, stage]
+                    column[:] = np.where(column == slots, free, column)
+                    spare = max(spare, int((column == slots).any()))
+        return slots + spare
+
     def _slot_table(self, name: str, kind: str) -> np.ndarray:
         return self._table(name, self.slots[kind])
 
     def _table(self, name: str, fill: int) -> np.ndarray:
         shape = self.ticks, self.schedule.stages
         return self.rows.setdefault(name, np.full(shape, fill, np.int32))
+
+
+def _made(value: Value, maker: Placed) -> str:
+    """The table that says where a stage puts a value it makes for itself."""
+    phase = "B" if maker.compute.op == "I" else maker.compute.op
+    return f"{phase}.makes.{value.kind}"
 
 
 def _allocate(lives: list[dict[Value, _Life]]) -> tuple[list[dict[Value, int]], dict[str, int]]:

@@ -230,6 +230,6 @@ def _temporaries(recipe: Recipe, way: Way, ticks: int) -> dict[str, float]:
         parts["kept for the backward"] = ticks * hop
         return parts
     tables = tick_tables(way.schedule, keep_inputs=True)
-    # One place more of each kind for what nobody needs, and what the last tick made.
-    slots = sum(count + 1 for kind, count in tables.slots.items() if kind != "residual") + 2
+    # And what the last tick made.
+    slots = sum(count for kind, count in tables.places.items() if kind != "residual") + 2
     return parts | {"activations and cotangents": slots * hop}
