@@ -70,6 +70,12 @@ def simulate_collective(
 ) -> CollectiveRun:
     """Time a collective packet by packet, over slots and credits.
 
+    On a line a faster link, or a shorter packet, never takes more time. On a ring it can: which
+    packet takes a slot that gets free depends on who asks first, and once all slots are full the
+    rate depends on how many holes are left to move through them. 2% less hop latency has cost a
+    ring of 8 a tenth more time at 4 MiB, the most that was found; between 90% and 110% of the
+    latency it moves within that tenth.
+
     Args:
         schedule: a collective on a ring or a line, or a program on any links: a grid of chips is
             a program whose devices send to their neighbours in both axes.
