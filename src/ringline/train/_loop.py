@@ -119,6 +119,8 @@ def train(
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     reporter.say(f"model: {parameters:,} parameters; compiled in {compile_s:.1f} s")
     reporter.say(f"peak: {peak.flops_per_s / 1e9:,.0f} GFLOP/s ({peak.source})")
+    if int(state.step) == config.steps:
+        reporter.say(f"all {config.steps} steps are done; --steps asks for more")
     barrier("before the first step", timeout_s=300)
     run = _Run(engine, corpus, checkpoints, reporter, folder, peak, bubble, records)
     state, finished = run.steps(state)
@@ -252,9 +254,15 @@ def _generate(engine: Engine, corpus: Corpus, state: TrainState) -> tuple[str, s
     params = local_params(engine, state)
     if not is_main():
         return "", ""
-    prompt = config.prompt.encode() if config.prompt else corpus.held_out[:32].tobytes()
+    prompt = config.prompt.encode() if config.prompt else _first_words(corpus)
     text = sample(config, params, prompt, config.sample_bytes) if config.sample_bytes else b""
     return prompt.decode(errors="replace"), text.decode(errors="replace")
+
+
+def _first_words(corpus: Corpus) -> bytes:
+    """How the held-out text begins, without the parts of characters at its ends."""
+    start = corpus.held_out[:32].tobytes()
+    return start.decode(errors="ignore").encode() or start
 
 
 def local_params(engine: Engine, state: TrainState) -> Any:
