@@ -75,3 +75,13 @@ def test_validate(capsys, tmp_path):
     assert names == ["source-arithmetic", "vtrain"]
     with pytest.raises(ValueError, match="korthikanti"):
         _validate.run(_validate.ValidateFlags(only=("korthikant",)))
+
+
+def test_validate_says_what_it_does_and_writes_a_page(capsys, tmp_path):
+    page = tmp_path / "accuracy.md"
+    assert _validate.run(_validate.ValidateFlags(only=("korthikanti",), markdown=page)) == 0
+    assert "check 1 of 1: korthikanti" in capsys.readouterr().err
+    text = page.read_text()
+    assert text.index("### Test rows") < text.index("### Fit rows")
+    with pytest.raises(ValueError, match="cannot write"):
+        _validate.run(_validate.ValidateFlags(markdown=tmp_path / "none" / "a.md"))

@@ -2,6 +2,7 @@
 
 import json as json_format
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ringline.plan.validate import CHECKS, Figure, Options, Report
+from ringline.plan.validate import CHECKS, Figure, Options, Report, markdown
 from ringline.topology._tables import nearest
 
 
@@ -24,6 +25,8 @@ class ValidateFlags:
     """vTrain's single-node ground truth, a CSV file; without it that check is skipped."""
     failures: bool = False
     """Show only the figures that fail."""
+    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the report as a page with a table for each check, fit rows apart from test rows."""
     json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
     """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
@@ -33,18 +36,22 @@ def run(flags: ValidateFlags) -> int:
     for name in flags.only:
         if name not in CHECKS:
             raise ValueError(f"unknown check {name!r}{nearest(name, CHECKS)}")
+    files = [flags.markdown, None if flags.json in (None, "-") else Path(flags.json)]
+    for path in files:
+        if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+            raise ValueError(f"cannot write {str(path)!r}; give a file in a folder that exists")
     names = flags.only or tuple(CHECKS)
     reports = []
     console = Console()
-    waiting = Console(stderr=True)
-    for name in names:
-        if sys.stderr.isatty():
-            with waiting.status(f"checking {name}"):
-                reports.append(CHECKS[name](Options(flags.vtrain)))
-        else:
-            reports.append(CHECKS[name](Options(flags.vtrain)))
+    for number, name in enumerate(names, start=1):
+        reports.append(_checked(name, f"{number} of {len(names)}: {name}", flags.vtrain))
         if flags.json != "-":
             _print(console, reports[-1], flags.failures)
+    if flags.markdown:
+        command = f"ringline validate --markdown {flags.markdown.name}"
+        if flags.vtrain:
+            command += f" --vtrain {flags.vtrain.name}"
+        flags.markdown.write_text(markdown(reports, command=command), encoding="utf-8")
     if flags.json:
         text = json_format.dumps([report.as_json() for report in reports], indent=1)
         if flags.json == "-":
@@ -52,6 +59,18 @@ def run(flags: ValidateFlags) -> int:
         else:
             Path(flags.json).write_text(text + "\n", encoding="utf-8")
     return 1 if any(report.failures for report in reports) else 0
+
+
+def _checked(name: str, title: str, vtrain: Path | None) -> Report:
+    """Run one check and say on standard error which, as a line or as a moving status."""
+    start_s = time.monotonic()
+    if not sys.stderr.isatty():
+        print(f"check {title}", file=sys.stderr, flush=True)
+        report = CHECKS[name](Options(vtrain))
+        print(f"  took {time.monotonic() - start_s:.1f} s", file=sys.stderr, flush=True)
+        return report
+    with Console(stderr=True).status(f"check {title}") as status:
+        return CHECKS[name](Options(vtrain, lambda doing: status.update(f"check {title}, {doing}")))
 
 
 def _print(console: Console, report: Report, only_failures: bool) -> None:

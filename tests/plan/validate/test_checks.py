@@ -1,11 +1,13 @@
 """The figures of `ringline validate`, and the numbers they have to reach."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ringline.plan.validate import CHECKS, Figure, Options, Report
+from ringline.plan.validate import CHECKS, Figure, Options, Report, _closed_forms, markdown
 from ringline.plan.validate._bubbles import run_figures, runs
+from ringline.plan.validate._forms import FORMS
 from ringline.plan.validate._narayanan import ROWS, gpt
 from ringline.plan.validate._vtrain import read_runs, split, vtrain
 
@@ -63,8 +65,27 @@ def test_bubbles_of_its_runs_on_eight_stages():
 
 
 @pytest.mark.slow
-def test_closed_forms_hold_exactly():
-    assert CHECKS["closed-forms"](Options()).failures == ()
+def test_closed_forms_hold_exactly_over_the_whole_grid():
+    doing = []
+    report = CHECKS["closed-forms"](Options(progress=doing.append))
+    assert report.failures == ()
+    assert len(doing) == len(FORMS)
+    assert any("896 points" in figure.name for figure in report.figures)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.name}{form.note}")
+def test_closed_forms_hold_at_three_stages(form, monkeypatch):
+    monkeypatch.setattr(_closed_forms, "_STAGES", (3, 4))
+    monkeypatch.setattr(_closed_forms, "_MICROBATCHES", (1, 2, 3, 4, 7, 9))
+    figures = _closed_forms.form_figures(form)
+    assert figures
+    assert all(figure.passes for figure in figures)
+
+
+def test_a_wrong_form_is_found(monkeypatch):
+    monkeypatch.setattr(_closed_forms, "_STAGES", (3,))
+    linear = replace(FORMS[0], idle=lambda p, m, v: 1.0, kept=lambda p, m, v, s: m + 1)
+    assert [figure.passes for figure in _closed_forms.form_figures(linear)] == [False] * 3
 
 
 @pytest.mark.slow
@@ -103,3 +124,26 @@ def test_figures_judge_tolerance_and_bounds():
     failing = Report("x", "y", "z", (Figure("a", 2.0, 1.0, tolerance=0.1),))
     assert not failing.as_json()["passed"]
     assert failing.as_json()["summary"]["test"]["largest_error"] == 1.0
+
+
+def test_the_page_keeps_fit_rows_apart():
+    report = Report(
+        "x",
+        "what",
+        "a | b",
+        (
+            Figure("a row", 1.1, 1.0, "s", 0.2),
+            Figure("another", 2.0, 1.0, "s", fit=True),
+            Figure("mean error", 0.3, 0.0, tolerance=0.2, relative=False),
+        ),
+        ("why",),
+    )
+    skipped = Report("y", "other", "z", skipped="give a file")
+    page = markdown([report, skipped], command="make it")
+    test, fit = page.split("### Fit rows")
+    assert "| a row | 1.1 | 1 | s | +10.00% | 20% | holds |" in test
+    assert "| mean error | 0.3 |  | 0.2 | **off** |" in test
+    assert "| another | 2 | 1 | s | +100.00% |  |  |" in fit
+    assert r"a \| b" in page
+    assert "Skipped: give a file." in page
+    assert "| [x](#x) | what | 1 of 2 | 10.0% of 1 | 100.0% of 1 |" in page

@@ -19,3 +19,4 @@ from ringline.plan.validate._figure import Figure as Figure
 from ringline.plan.validate._figure import Options as Options
 from ringline.plan.validate._figure import Report as Report
 from ringline.plan.validate._figure import check as check
+from ringline.plan.validate._markdown import markdown as markdown

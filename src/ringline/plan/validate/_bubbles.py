@@ -20,7 +20,10 @@ _EXACT = (
 @check("zero-bubble")
 def zero_bubble(options: Options) -> Report:
     """Bubble over the longest stage's span, from T_F, T_B, T_W and T_comm of 12 runs."""
-    figures = [figure for run in runs() for figure in run_figures(run)]
+    figures = []
+    for done, run in enumerate(runs()):
+        options.progress(f"{run.name}, run {done + 1} of {len(runs())}")
+        figures += run_figures(run)
     return Report(
         "zero-bubble",
         "Bubble rates of six schedules for 1.5B to 28.3B models",

@@ -118,9 +118,11 @@ class Options:
 
     Attributes:
         vtrain: path of vTrain's single-node ground truth, or None.
+        progress: called with what a slow check is doing.
     """
 
     vtrain: Path | None = None
+    progress: Callable[[str], None] = lambda doing: None
 
 
 Check = Callable[[Options], Report]
