@@ -84,7 +84,7 @@ def test_cases_over_the_limit_are_named_as_skipped(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--devices", "999"], "999 devices were asked for and 8 cpu devices exist"),
+        (["--devices", "999"], "999 devices were asked for and"),
         (["--devices", "0"], "devices must be at least 1, got 0"),
         (["--channels", "0"], "channels must be at least 1, got 0"),
         (["--iters", "0"], "iters must be at least 1, got 0"),

@@ -1,5 +1,6 @@
 """Two devices a host: the same bits as the plain computation, whatever the devices are called."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import ringline
+from ringline.collectives._hosts import find_pairs
+from ringline.schedule import all_gather
 
 HOST, LOCAL = 4, 2
 
@@ -130,6 +133,18 @@ def test_reduce_scatter_over_the_axis_of_the_hosts(topology):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("topology", ["ring", "line"])
+def test_all_reduce_over_the_devices_of_all_hosts(topology):
+    terms = np.random.default_rng(0).integers(-9, 9, (8, 5, 3)).astype(np.float32)
+
+    def reduce(x):
+        total = ringline.all_reduce(x, "x", topology=topology, per_host=2)
+        return jax.lax.pcast(total, "x", to="varying")
+
+    found = np.asarray(on_devices(reduce, 8)(terms))
+    np.testing.assert_array_equal(found, np.broadcast_to(terms.sum(0), found.shape))
+
+
 def test_the_transposes_are_each_other():
     shards = np.random.default_rng(0).standard_normal((HOST, LOCAL, 2, 3)).astype(np.float32)
     weights = np.random.default_rng(1).standard_normal((HOST * 2, 3)).astype(np.float32)
@@ -184,6 +199,14 @@ def test_what_cannot_be_is_refused(options, message):
         jax.eval_shape(gather, jnp.zeros(8))
 
 
+def test_an_all_reduce_cannot_leave_two_devices_apart():
+    def reduce(x):
+        return ringline.all_reduce(x, "host", per_host="local")  # pyrefly: ignore
+
+    with pytest.raises(ValueError, match="put both devices of a host on the axis"):
+        _on_hosts(reduce)(np.zeros((HOST, LOCAL, 2)))
+
+
 def test_an_odd_axis_and_equal_shards_are_refused():
     with pytest.raises(ValueError, match="even number of devices"):
         on_devices(lambda x: ringline.all_gather(x, "x", per_host=2), 3)(np.zeros((3, 2)))
@@ -193,3 +216,74 @@ def test_an_odd_axis_and_equal_shards_are_refused():
 
     with pytest.raises(ValueError, match="differ over that mesh axis"):
         _on_hosts(same)(np.zeros((HOST, LOCAL, 2)))
+
+
+def _hosts(monkeypatch, processes):
+    """As if the devices belonged to these processes."""
+    here = [SimpleNamespace(process_index=process) for process in processes]
+    monkeypatch.setattr(jax, "process_count", lambda: len(set(processes)))
+    monkeypatch.setattr(jax, "devices", lambda backend=None: here)
+
+
+def _found(monkeypatch, processes, shape, names, axis, **options):
+    """What a call finds in a mesh over these processes."""
+    mesh = Mesh(np.array(jax.devices()[: len(processes)]).reshape(shape), names)
+    _hosts(monkeypatch, processes)
+    monkeypatch.setattr(jax, "device_count", lambda backend=None: len(processes))
+    found = []
+    asked: dict[str, Any] = {"per_host": None, "topology": "ring", "directions": 2, "channels": 1}
+    asked |= {"implementation": None} | options
+
+    def body():
+        found.append(find_pairs(all_gather, axis, **asked))
+        return jnp.zeros(())
+
+    jax.eval_shape(jax.shard_map(body, mesh=mesh, in_specs=(), out_specs=P()))
+    return found[0]
+
+
+FOUR = [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("processes", "shape", "axis", "expected"),
+    [
+        (FOUR, (8, 1), "a", "ring-ladder"),
+        (FOUR, (4, 2), ("a", "b"), "ring-ladder"),
+        (FOUR, (4, 2), "a", "ring-rails"),
+        (FOUR, (4, 2), "b", None),
+        (FOUR, (2, 4), "a", None),
+        (FOUR, (2, 4), "b", "ring-ladder"),
+        ([0] * 8, (8, 1), "a", None),
+        ([0, 1, 0, 1], (4, 1), "a", None),
+        ([0, 0, 0, 0, 1, 1, 1, 1], (4, 2), "a", "ring-ladder"),
+        ([0, 0, 0, 0, 1, 1, 1, 1], (8, 1), "a", None),
+        ([0, 0, 1, 1], (2, 2), "a", "ring-rails"),
+    ],
+)
+def test_two_devices_a_host_are_found_in_the_mesh(monkeypatch, processes, shape, axis, expected):
+    found = _found(monkeypatch, processes, shape, ("a", "b"), axis)
+    assert (found and found.schedule.topology.name) == expected
+
+
+def test_they_are_not_looked_for_where_something_was_asked_for(monkeypatch):
+    for options in (
+        {"implementation": "permute"},
+        {"directions": 1},
+        {"per_host": 1},
+        {"topology": ("ring", "ring")},
+    ):
+        with monkeypatch.context() as patch:
+            assert _found(patch, FOUR, (8, 1), ("a", "b"), "a", **options) is None
+
+
+def test_one_device_a_host_is_told_how_to_get_both_directions(monkeypatch):
+    with pytest.warns(UserWarning, match="start every process with two CPU devices"):
+        assert _found(monkeypatch, [0, 1, 2, 3], (4,), ("alone",), "alone") is None
+
+
+def test_small_shards_and_equal_ones_keep_the_built_in(monkeypatch):
+    pairs = _found(monkeypatch, FOUR, (4, 2), ("a", "b"), "a")
+    assert pairs is not None
+    assert not pairs.serve(jnp.zeros(()), 2**16 - 1)
+    assert pairs.serve(jnp.zeros(()), 2**16)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -36,6 +37,8 @@ class _Flags:
     """How many directions of a link work at the same time."""
     channels: int = 1
     """Queues of a directed link that share each send."""
+    per_host: Literal[1, 2] | None = None
+    """2: hosts have two devices each, one sends up and one down; auto finds that by itself."""
     implementation: Literal["permute", "xla", "auto"] = "permute"
     """permute sends between neighbours; xla is the built-in; auto lets ringline choose."""
     cases: Literal["sweep", "targeted"] = "sweep"
@@ -54,6 +57,12 @@ class _Flags:
     """Repeats that the medians are over; slow cases stop after 20 s, two repeats at least."""
     link_gb_s: Annotated[float | None, tyro.conf.arg(metavar="GB/S")] = None
     """Line rate of one direction of a link; adds linkbw's share of it."""
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
+    """For several processes: host:port of process 0."""
+    process_id: int | None = None
+    """For several processes: the number of this one, from 0."""
+    num_processes: int | None = None
+    """For several processes: how many."""
     json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
     """Write the rows; `-` for standard output, and the table goes to standard error."""
 
@@ -133,12 +142,15 @@ class MatmulReduceScatter(_MatmulFlags):
 
 
 def run(flags: _Flags) -> int:
-    """Measure, print and write what the flags ask for; 1 if an element was wrong."""
+    """Measure, print and write what the flags ask for; 1 if an element was wrong.
+
+    Of several processes, which run the same command on their hosts, the first prints and writes.
+    """
     begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
     max_bytes = None if flags.max_bytes is None else _bytes("--max-bytes", flags.max_bytes)
     _check(flags)
-    out = sys.stderr if flags.json == "-" else sys.stdout
-    _start_devices(flags.devices)
+    first = _start_devices(flags)
+    out = (sys.stderr if flags.json == "-" else sys.stdout) if first else StringIO()
 
     from ringline.collectives._measure import Setup, sweep, targeted
     from ringline.collectives._operations import OPERATIONS
@@ -155,13 +167,14 @@ def run(flags: _Flags) -> int:
         devices=flags.devices,
         directions=flags.directions,
         channels=flags.channels,
+        per_host=flags.per_host,
         implementation=None if flags.implementation == "auto" else flags.implementation,
         iters=flags.iters,
     )
     rows = []
     columns = _columns(operation)
     print(_head(flags, operation, columns), file=out, flush=True)
-    for row in _measured(cases, setup, max_bytes):
+    for row in _measured(cases, setup, max_bytes, show=first):
         rows.append(row)
         print(_line(row, columns), file=out, flush=True)
     wrong = sum(row.wrong or 0 for row in rows)
@@ -169,7 +182,7 @@ def run(flags: _Flags) -> int:
     average = sum(busbw) / len(busbw) if busbw else 0.0
     print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", file=out)
     print(f"# Avg bus bandwidth    : {average:.4g} GB/s", file=out)
-    if flags.json is not None:
+    if flags.json is not None and first:
         _write(flags.json, _document(flags, rows, wrong, average))
     return 1 if wrong else 0
 
@@ -193,27 +206,36 @@ def _check(flags: _Flags) -> None:
             )
 
 
-def _start_devices(devices: int) -> None:
-    """Start JAX, with emulated CPU devices where it finds no accelerator."""
-    from ringline.train._distributed import Processes, start
+def _start_devices(flags: _Flags) -> bool:
+    """Start JAX, with emulated CPU devices where it finds no accelerator.
 
-    start(min(devices, _MAX_EMULATED_DEVICES), Processes())
+    Returns:
+        Whether this is the first process.
+    """
+    from ringline.train._distributed import Processes, is_main, start
+
+    processes = Processes.find(flags.coordinator, flags.process_id, flags.num_processes)
+    start(min(flags.devices, _MAX_EMULATED_DEVICES), processes)
     import jax
 
     found = len(jax.devices())
-    if found < devices:
+    if found < flags.devices or (processes.count > 1 and found != flags.devices):
         raise ValueError(
-            f"{devices} devices were asked for and {found} {jax.default_backend()} devices exist; "
-            "use a smaller --devices"
+            f"{flags.devices} devices were asked for and {found} {jax.default_backend()} devices "
+            f"exist; use {'a smaller' if processes.count == 1 else 'all of them:'} --devices"
+            + ("" if processes.count == 1 else f" {found}")
         )
+    return is_main()
 
 
-def _measured(cases: "Iterable[Case]", setup: "Setup", max_bytes: int | None) -> "Iterator[Row]":
+def _measured(
+    cases: "Iterable[Case]", setup: "Setup", max_bytes: int | None, *, show: bool
+) -> "Iterator[Row]":
     """Measure one case after the other; a terminal shows which one is running."""
     from ringline.collectives._measure import measure
 
     cases = list(cases)
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not show)
     with console.status("starting") as status:
         for number, case in enumerate(cases, 1):
             status.update(f"{number} of {len(cases)}: {case}")
@@ -237,6 +259,7 @@ def _columns(operation: "Operation") -> list[Column]:
         ("topo", 4, lambda r: r.topology),
         ("dir", 3, lambda r: r.directions),
         ("chan", 4, lambda r: r.channels),
+        ("host", 4, lambda r: r.per_host),
         ("time(us)", 10, lambda r: _number(r.time_us, ".1f")),
         ("algbw", 7, lambda r: _number(r.algbw_gb_s, ".3g")),
         ("busbw", 7, lambda r: _number(r.busbw_gb_s, ".3g")),
@@ -252,12 +275,16 @@ def _columns(operation: "Operation") -> list[Column]:
 
 def _head(flags: _Flags, operation: "Operation", columns: list[Column]) -> str:
     rounds = "2(n-1)/n" if operation.rounds == 2 else "(n-1)/n"
+    import jax
+
+    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     lines = [
-        f"# {operation.name}, {flags.devices} devices on a {flags.topology}, "
+        f"# {operation.name}, {flags.devices} devices{several} on a {flags.topology}, "
         f"{flags.implementation}; out of place; medians; sizes binary, GB/s decimal",
         f"# size: the {operation.array}; busbw = {rounds} size/time; "
         "linkbw = bytes over the busiest directed link / time",
         "# share = permute(us) / time(us); the permute moves the busiest link's bytes one hop",
+        "# host: devices that share the links between hosts, one sending up and one down",
         "# " + " ".join(f"{name:>{width}}" for name, width, _ in columns),
     ]
     return "\n".join(lines)
@@ -301,6 +328,7 @@ def _document(flags: _Flags, rows: "list[Row]", wrong: int, average: float) -> d
         "machine": {
             "backend": jax.default_backend(),
             "device": jax.devices()[0].device_kind,
+            "processes": jax.process_count(),
             "host_cpus": os.cpu_count(),
             "jax": jax.__version__,
             "python": platform.python_version(),

@@ -18,6 +18,7 @@ from ringline.collectives._arguments import (
     schedule_for,
     varying,
 )
+from ringline.collectives._hosts import find_pairs
 from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_all_reduce
 from ringline.schedule import all_reduce as all_reduce_schedule
@@ -30,6 +31,7 @@ def all_reduce(
     topology: Topology = "ring",
     directions: Literal[1, 2] = 2,
     channels: int = 1,
+    per_host: Literal[1, 2] | None = None,
     implementation: Implementation | None = None,
 ) -> Any:
     r"""Sum the arrays of all devices of a mesh axis; every device gets the sum.
@@ -56,6 +58,9 @@ def all_reduce(
         directions: how many directions of a link work at the same time. On a line, 1 means one
             sweep after the other.
         channels: independent permutes that share each send, for links with several queues.
+        per_host: 2 where the axis has the two devices of each host side by side, to use both
+            directions of the links between hosts at once, as in `ringline.all_gather`; 1 for not;
+            None to find out where `implementation` is None too.
         implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
             all-reduce, whose order of summation is its own, and for which topology, directions
             and channels mean nothing), or None to choose the one measured to be faster: on CPU
@@ -67,7 +72,8 @@ def all_reduce(
     Raises:
         ValueError: outside `jax.shard_map`; for an unknown axis name; for directions other than 1
             or 2; for fewer than 1 channel, or more than a stripe has elements; for an unknown
-            topology or implementation.
+            topology or implementation; for a `per_host` that the mesh or the other options do not
+            allow.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -89,15 +95,29 @@ def all_reduce(
     if is_grid(topology, axis_name):
         grid = grid_axes(all_reduce_schedule, topology, axis_name, directions, channels)
 
+    pairs = find_pairs(
+        all_reduce_schedule,
+        axis_name,
+        per_host=per_host,
+        topology=topology,
+        directions=directions,
+        channels=channels,
+        implementation=implementation,
+        rails=False,
+    )
+
     def reduce(leaf: Any) -> Array:
         term = number(leaf)
         elements = -(-term.size // devices)
         check_channels(channels, elements, term.shape, f"summed over {devices} devices")
-        chosen = implementation or choose_sum(term)
+        chosen, sends = implementation or choose_sum(term), schedule
+        term = varying(term, axis_name)
+        if pairs is not None and pairs.serve(term, elements * term.dtype.itemsize):
+            chosen, sends = "permute", pairs.schedule
         return bind_all_reduce(
-            varying(term, axis_name),
+            term,
             axis_name=axis_name,
-            schedule=schedule,
+            schedule=sends,
             grid=grid,
             implementation=chosen,
             assembly=choose_assembly(devices, elements * term.dtype.itemsize),

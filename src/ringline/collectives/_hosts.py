@@ -24,7 +24,7 @@ PerHost = int | str | None
 """How many devices of the axis share a host, or the mesh axis of the two devices that do."""
 
 # Below this the latency of the permutes costs more than the idle direction of the links.
-_MIN_STRIPE_BYTES = 64 * 1024
+MIN_STRIPE_BYTES = 64 * 1024
 
 
 class Pairs(NamedTuple):
@@ -49,7 +49,7 @@ class Pairs(NamedTuple):
                 f"per_host={names[-1]!r} needs shards that differ over that mesh axis, got the "
                 "same on both devices of a host; spread the array over it or leave per_host out"
             )
-        return self.asked_for or (not same and stripe_bytes >= _MIN_STRIPE_BYTES)
+        return self.asked_for or (not same and stripe_bytes >= MIN_STRIPE_BYTES)
 
 
 def find_pairs(
@@ -61,6 +61,7 @@ def find_pairs(
     directions: int,
     channels: int,
     implementation: str | None,
+    rails: bool = True,
 ) -> Pairs | None:
     """The pairs that a call uses: those asked for, or those that the mesh has; None for none.
 
@@ -72,6 +73,7 @@ def find_pairs(
         directions: 1 uses no pairs.
         channels: queues of a directed link.
         implementation: as asked for; pairs are looked for with None.
+        rails: whether the collective can leave the two devices of a host apart.
 
     Raises:
         ValueError: when `per_host` asks for what the mesh or the other options do not allow.
@@ -79,9 +81,14 @@ def find_pairs(
     asked_for = per_host is not None
     if asked_for and per_host != 1:
         _check(axis_name, per_host, topology, directions, implementation)
+        if isinstance(per_host, str) and not rails:
+            raise ValueError(
+                f"per_host must be None, 1 or 2 here, got {per_host!r}; put both devices of a host "
+                "on the axis, side by side"
+            )
     elif implementation is None and directions == 2 and not asked_for:
         per_host = _look(axis_name, topology)
-    if per_host in (None, 1):
+    if per_host in (None, 1) or (isinstance(per_host, str) and not rails):
         return None
     assert isinstance(topology, str)
     return _pairs(make, axis_name, per_host, topology, channels, asked_for)
@@ -90,7 +97,7 @@ def find_pairs(
 def built_in_scatter_idles(axis_name: AxisName, stripe_bytes: int) -> bool:
     """Whether neighbour sends beat the built-in reduce-scatter: it leaves half of a link unused."""
     hosts = _hosts_along(axis_name)
-    return stripe_bytes >= _MIN_STRIPE_BYTES and hosts is not None and _differ(hosts[0])
+    return stripe_bytes >= MIN_STRIPE_BYTES and hosts is not None and _differ(hosts[0])
 
 
 def _pairs(
@@ -163,7 +170,7 @@ def _look(axis_name: AxisName, topology: str | Sequence[str]) -> int | str | Non
     if found is None or not isinstance(topology, str):
         return None
     rows, hosts = found
-    if len(rows) % 2 == 0 and (rows[::2] == rows[1::2]).all() and _differ(rows[::2]):
+    if side_by_side(rows):
         return 2
     if not _differ(rows):
         return None
@@ -192,6 +199,13 @@ def _hosts_along(axis_name: AxisName) -> tuple[np.ndarray, np.ndarray] | None:
     along = tuple(mesh.axis_names.index(name) for name in _names(axis_name))
     first = np.moveaxis(hosts, along, range(len(along)))
     return first.reshape(jax.lax.axis_size(axis_name), -1), hosts
+
+
+def side_by_side(hosts: Sequence[int] | np.ndarray) -> bool:
+    """Whether the devices on `hosts` are those of several hosts with two each, in order."""
+    rows = np.asarray(hosts)
+    pairs = len(rows) % 2 == 0 and bool((rows[::2] == rows[1::2]).all())
+    return pairs and _differ(rows[::2])
 
 
 def _differ(hosts: np.ndarray) -> bool:

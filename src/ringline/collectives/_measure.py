@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from ringline.collectives._arguments import Implementation
+from ringline.collectives._hosts import MIN_STRIPE_BYTES, side_by_side
 from ringline.collectives._operations import ALL_GATHER, Operation
+from ringline.collectives._processes import any_text
 from ringline.collectives._shapes import TARGETED, Case
 from ringline.collectives._timing import Bench, Subject, time_interleaved
-from ringline.topology import TopologyName, topology
+from ringline.topology import Ladder, Line, Rails, Ring, TopologyName, topology
 
 # Above this, inputs of the other measurements are not kept in memory beside the one that runs.
 _INTERLEAVED_MAX_BYTES = 2**29
@@ -35,6 +37,7 @@ class Setup:
     devices: int = 4
     directions: Literal[1, 2] = 2
     channels: int = 1
+    per_host: Literal[1, 2] | None = None
     implementation: Implementation | None = "permute"
     iters: int = 20
 
@@ -53,6 +56,7 @@ class Row:
         devices: n.
         directions: 1 or 2.
         channels: queues of a directed link.
+        per_host: 2 where two devices of a host send one up and one down, else 1.
         implementation: the backend asked for; `auto` where the library chose.
         iters: how many repeats the medians are over; fewer than asked for where one is slow.
         time_us: of one run.
@@ -77,6 +81,7 @@ class Row:
     devices: int
     directions: int
     channels: int
+    per_host: int
     implementation: str
     iters: int | None = None
     time_us: float | None = None
@@ -111,11 +116,8 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
     Raises:
         ValueError: when `setup` asks for what the collective refuses.
     """
-    schedule = setup.operation.schedule(
-        topology(setup.topology, setup.devices),
-        directions=setup.directions,
-        channels=setup.channels,
-    )
+    where = _topology(case, setup)
+    schedule = setup.operation.schedule(where, directions=setup.directions, channels=setup.channels)
     row = {
         "collective": setup.operation.name,
         "size_bytes": case.size_bytes,
@@ -126,13 +128,14 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         "devices": setup.devices,
         "directions": setup.directions,
         "channels": setup.channels,
+        "per_host": 2 if isinstance(where, Rails) else 1,
         "implementation": setup.implementation or "auto",
         "link_bytes": round(schedule.busiest_link_bytes(case.size_bytes)),
     }
     reason = _why_skip(case, setup, max_bytes)
     if reason is not None:
         return Row(**row, skipped=reason)
-    measured = _run(case, setup, row["link_bytes"])
+    measured = _run(case, setup, where, row["link_bytes"])
     if "time_s" not in measured:
         return Row(**row, **measured)
     time_s = measured.pop("time_s")
@@ -205,6 +208,19 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
+def _topology(case: Case, setup: Setup) -> Ring | Line | Rails:
+    """Whose links are used: the hosts' where two devices of each share the work."""
+    pairs = setup.operation.pairs and setup.per_host == 2
+    if setup.operation.pairs and setup.per_host is None and setup.implementation is None:
+        everyone = [device.process_index for device in jax.devices()]
+        large = case.size_bytes // setup.devices >= MIN_STRIPE_BYTES
+        fits = len(everyone) == setup.devices and setup.directions == 2
+        pairs = jax.default_backend() == "cpu" and large and fits and side_by_side(everyone)
+    if pairs and setup.devices % 2 == 0:
+        return Ladder(topology(setup.topology, setup.devices // 2))
+    return topology(setup.topology, setup.devices)
+
+
 def _why_skip(case: Case, setup: Setup, max_bytes: int | None) -> str | None:
     if max_bytes is not None and case.size_bytes > max_bytes:
         return f"{case.size_bytes} bytes are more than the {max_bytes} of --max-bytes"
@@ -229,10 +245,11 @@ def _too_large(needed_bytes: int, held_bytes: int = 0) -> str | None:
     return f"needs {needed_bytes} bytes of memory, {available + held_bytes} are available"
 
 
-def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
+def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) -> dict[str, Any]:
     """The measured fields of a row, and `time_s`; or only why it was skipped."""
     operation = setup.operation
-    bench = Bench(operation, case, topology(setup.topology, setup.devices))
+    bench = Bench(operation, case, where)
+    pairs = {"per_host": setup.per_host} if operation.pairs else {}
     ours = bench.compile(
         operation.ours(
             case.dim,
@@ -240,16 +257,17 @@ def _run(case: Case, setup: Setup, link_bytes: int) -> dict[str, Any]:
             directions=setup.directions,
             channels=setup.channels,
             implementation=setup.implementation,
+            **pairs,
         )
     )
     builtin = bench.compile(operation.builtin(case.dim))
-    reason = _too_large(bench.host_bytes(ours))
+    reason = any_text(_too_large(bench.host_bytes(ours)))
     if reason is not None:
         return {"skipped": reason}
     inputs = bench.inputs()
     wrong = bench.wrong(ours(*inputs))
     subjects = {"ours": Subject(ours, inputs)}
-    reason = _too_large(bench.host_bytes(builtin), held_bytes=bench.input_bytes)
+    reason = any_text(_too_large(bench.host_bytes(builtin), held_bytes=bench.input_bytes))
     if reason is None:
         subjects["builtin"] = Subject(builtin, inputs)
     if case.size_bytes <= _INTERLEAVED_MAX_BYTES and link_bytes:

@@ -33,6 +33,7 @@ class Operation:
         matmul: whether a matrix `[k, k]` multiplies the last dim on the way.
         rounds: how often each byte crosses the links of an equivalent ring: busbw is
             rounds (n - 1) / n T / t.
+        pairs: whether two devices of a host can share its work.
         schedule: makes the schedule.
         ours: the public function for (dim, options).
         builtin: the same from `jax.lax`, for (dim,).
@@ -43,6 +44,7 @@ class Operation:
     gives: Literal["whole", "stripe"]
     matmul: bool
     rounds: int
+    pairs: bool
     schedule: Callable[..., CollectiveSchedule]
     ours: Callable[..., Way]
     builtin: Callable[[int], Way]
@@ -104,7 +106,7 @@ def _builtin_matmul_scatter(dim: int) -> Way:
 
 
 ALL_GATHER = Operation(
-    "all-gather", "shard", "whole", False, 1, all_gather_schedule, _gather, _builtin_gather
+    "all-gather", "shard", "whole", False, 1, True, all_gather_schedule, _gather, _builtin_gather
 )
 REDUCE_SCATTER = Operation(
     "reduce-scatter",
@@ -112,12 +114,13 @@ REDUCE_SCATTER = Operation(
     "stripe",
     False,
     1,
+    True,
     reduce_scatter_schedule,
     _scatter,
     _builtin_scatter,
 )
 ALL_REDUCE = Operation(
-    "all-reduce", "term", "whole", False, 2, all_reduce_schedule, _reduce, _builtin_reduce
+    "all-reduce", "term", "whole", False, 2, True, all_reduce_schedule, _reduce, _builtin_reduce
 )
 ALL_GATHER_MATMUL = Operation(
     "all-gather-matmul",
@@ -125,6 +128,7 @@ ALL_GATHER_MATMUL = Operation(
     "whole",
     True,
     1,
+    False,
     all_gather_schedule,
     _gather_matmul,
     _builtin_gather_matmul,
@@ -135,6 +139,7 @@ MATMUL_REDUCE_SCATTER = Operation(
     "stripe",
     True,
     1,
+    False,
     reduce_scatter_schedule,
     _matmul_scatter,
     _builtin_matmul_scatter,

@@ -18,8 +18,9 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled, Wrapped
 
 from ringline.collectives._operations import AXIS, Operation, Way
+from ringline.collectives._processes import largest, total, wait_for_all
 from ringline.collectives._shapes import Case
-from ringline.topology import Line, Ring
+from ringline.topology import Line, Rails, Ring
 
 _ROUNDS_BUDGET_S = 20.0
 _MIN_ROUNDS = 2
@@ -46,19 +47,20 @@ def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, l
         iters: how many rounds; fewer, but two at least, where they would take over 20 s.
 
     Returns:
-        By name, the seconds of each round.
+        By name, the seconds of each round, of the slowest process.
     """
     # The warm-up, which compiles, is also the estimate.
-    one_round_s = sum(_seconds(subject) for subject in subjects.values())
+    one_round_s = float(largest(np.array(sum(_seconds(s) for s in subjects.values()))))
     rounds = max(_MIN_ROUNDS, min(iters, int(_ROUNDS_BUDGET_S / one_round_s)))
-    times: dict[str, list[float]] = {name: [] for name in subjects}
-    for _ in range(min(rounds, iters)):
-        for name, subject in subjects.items():
-            times[name].append(_seconds(subject))
-    return times
+    times = [
+        [_seconds(subject) for subject in subjects.values()] for _ in range(min(rounds, iters))
+    ]
+    columns = largest(np.array(times)).T.tolist()
+    return dict(zip(subjects, columns))
 
 
 def _seconds(subject: Subject) -> float:
+    wait_for_all()
     started = time.perf_counter()
     jax.block_until_ready(subject.function(*subject.arguments))
     return time.perf_counter() - started
@@ -67,7 +69,7 @@ def _seconds(subject: Subject) -> float:
 class Bench:
     """Inputs, compiled functions, checks and the microbenchmark of one case of an operation."""
 
-    def __init__(self, operation: Operation, case: Case, topology: Ring | Line):
+    def __init__(self, operation: Operation, case: Case, topology: Ring | Line | Rails):
         self._operation, self._case, self._topology = operation, case, topology
         self._mesh = Mesh(np.array(jax.devices()[: topology.devices]), (AXIS,))
         self._stripes = P(*(AXIS if dim == case.dim else None for dim in range(len(case.shape))))
@@ -87,11 +89,14 @@ class Bench:
         array = self._compiled(make, (), self._stripes if shards else P(AXIS))()
         if not self._operation.matmul:
             return (array,)
-        columns = self._case.shape[-1]
-        # One 1 in each column: the product is the array with its columns taken in another order.
-        picked = np.arange(columns) * _PICK_STRIDE % columns
-        matrix = np.arange(columns)[:, None] == picked
-        return array, jnp.asarray(matrix, jnp.dtype(self._case.dtype))
+
+        def pick() -> Array:
+            # One 1 in each column: the product is the array with its columns in another order.
+            shape = (self._case.shape[-1],) * 2
+            row, column = (lax.broadcasted_iota(jnp.int32, shape, dim) for dim in range(2))
+            return (row == column * _PICK_STRIDE % shape[0]).astype(jnp.dtype(self._case.dtype))
+
+        return array, self._compiled(pick, (), P())()
 
     def compile(self, way: Way) -> Compiled:
         """`way` over all devices, compiled for `inputs`."""
@@ -121,12 +126,13 @@ class Bench:
         return copies * self._case.size_bytes
 
     def host_bytes(self, compiled: Compiled) -> int:
-        """Memory that all emulated devices together take for one run, inputs and results too."""
+        """Memory that all emulated devices of this process take for one run, inputs and all."""
         sizes = compiled.memory_analysis()
         if sizes is None:
             return 0
         held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-        return self._topology.devices * (held + sizes.temp_size_in_bytes)
+        devices = self._topology.devices // jax.process_count()
+        return devices * (held + sizes.temp_size_in_bytes)
 
     def wrong(self, result: Array) -> int:
         """Elements of every device's result whose bits are not what they should be."""
@@ -153,15 +159,17 @@ class Bench:
             return lax.fori_loop(0, slabs, add, jnp.int32(0))[None]
 
         counts = self._compiled(count, P() if whole else self._stripes, P(AXIS))(result)
-        return int(np.asarray(counts, np.int64).sum())
+        return total(sum(int(shard.data[0]) for shard in counts.addressable_shards))
 
     def microbenchmark(self, link_bytes: int) -> Subject:
         """One permute to the next neighbour of `link_bytes` on each device."""
         carrier = _carrier(self._case.dtype)
         elements = max(1, link_bytes // jnp.dtype(carrier).itemsize)
+        # One sender on each link: of two devices a host, the first.
+        senders = range(0, self._topology.devices, 2 if isinstance(self._topology, Rails) else 1)
         hops = [
             (device, neighbour)
-            for device in range(self._topology.devices)
+            for device in senders
             if (neighbour := self._topology.neighbour(device, 1)) is not None
         ]
         permute = self._compiled(lambda x: lax.ppermute(x, AXIS, hops), P(AXIS), P(AXIS))
@@ -173,8 +181,9 @@ class Bench:
         dtype = jnp.dtype(self._case.dtype)
         shape, columns = self._case.shape, self._case.shape[-1]
         fill = self._compiled(lambda: jnp.ones((1, *shape), dtype), (), P(AXIS))
+        matrix = self._compiled(lambda: jnp.ones((columns, columns), dtype), (), P())
         matmul = self._compiled(lambda x, w: x @ w, (P(AXIS), P()), P(AXIS))
-        return Subject(matmul, (fill(), jnp.ones((columns, columns), dtype)))
+        return Subject(matmul, (fill(), matrix()))
 
     def _stripe_shape(self) -> tuple[int, ...]:
         shape = list(self._case.shape)
