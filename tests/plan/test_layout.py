@@ -4,6 +4,7 @@ import pytest
 
 from ringline.plan import RULES, Layout, model, parse_constraints
 from ringline.plan._layout import with_values
+from ringline.plan._rules import NOT_CONSIDERED
 from ringline.topology import cluster
 
 
@@ -63,3 +64,12 @@ def test_every_rule_has_a_generator(name):
     from ringline import schedules
 
     assert callable(getattr(schedules, name))
+
+
+def test_every_schedule_is_planned_or_says_why_not():
+    from ringline import schedules
+
+    every = {name for name in vars(schedules) if not name.startswith("_")}
+    assert every == set(RULES) | set(NOT_CONSIDERED)
+    with pytest.raises(ValueError, match=r"is not planned, .*ringline simulate"):
+        parse_constraints("schedule=zero-bubble-v-half")

@@ -37,6 +37,9 @@ def test_pipeline_when_that_wins():
     ("asked", "says"),
     [
         ("stages=4,schedule=1f1b", "% more than the best"),
+        ("schedule=zb-v", "more than the best"),
+        ("schedule=dualpipe", "more than the best"),
+        ("stages=2,schedule=dualpipe,repeats=4", "cannot run"),
         ("stages=2,tensor=8", "s against"),
         ("tensor=3", "cannot run"),
         ("data=16", "does not fit"),

@@ -45,7 +45,7 @@ def test_bounds_are_in_order_and_parts_add_up(layout):
 @pytest.mark.parametrize("name", [name for name in RULES if name != "zero_bubble_h2"])
 def test_closed_forms_are_the_simulators_for_equal_stages(name):
     """Nearly: the head makes the last stage slower, and its W longer, than the others'."""
-    repeats = 2 if RULES[name].repeats == "many" else 1
+    repeats = 1 if RULES[name].repeats == "one" else 2
     layout = Layout(4, repeats, 8, name, "none", 4)
     plan = Evaluator(work()).best(layout)
     timed = simulated_plan(work(), plan)
@@ -59,7 +59,7 @@ def test_closed_forms_are_the_simulators_for_equal_stages(name):
 def test_activations_in_flight_are_those_of_the_schedule(name):
     rule = RULES[name]
     for p, m in ((2, 8), (4, 16)):
-        v = 2 if rule.repeats == "many" else 1
+        v = 1 if rule.repeats == "one" else 2
         repeats = {"repeats": v} if v > 1 else {}
         schedule = getattr(schedules, name)(stages=p, microbatches=m, **repeats)
         assert max(schedule.peak_activations()) == rule.in_flight(p, m, v)
@@ -113,9 +113,15 @@ def test_rematerialisation_saves_memory():
 def test_layers_that_do_not_divide_go_to_the_first_chunks():
     assert stage_layers(LLAMA, Layout(stages=5, microbatches=5)) == (7, 7, 6, 6, 6)
     assert stage_layers(LLAMA, Layout(stages=3, repeats=2)) == (11, 11, 10)
-    for stages, repeats in ((2, 3), (4, 2), (7, 4)):
-        counts = stage_layers(LLAMA, Layout(stages=stages, repeats=repeats))
-        order = schedules.circular(stages, stages, repeats)
+    for stages, repeats, name in (
+        (2, 3, "circular"),
+        (4, 2, "circular"),
+        (7, 4, "circular"),
+        (5, 2, "zero_bubble_v"),
+        (3, 2, "dualpipe_v"),
+    ):
+        counts = stage_layers(LLAMA, Layout(stages=stages, repeats=repeats, schedule=name))
+        order = getattr(schedules, name)(stages, stages, repeats)
         chunks = order.layers_of_chunks(LLAMA.layers)
         held = [
             sum(n for n, stage in zip(chunks, order.stage_of) if stage == s) for s in range(stages)

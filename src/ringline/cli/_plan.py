@@ -11,8 +11,9 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ringline.plan._layout import parse_constraints
 from ringline.plan._model import model
-from ringline.plan._report import found_json, memory_line, plan_table
+from ringline.plan._report import considered_line, found_json, memory_line, plan_table
 from ringline.plan._search import Progress as Report
 from ringline.plan._search import search
 from ringline.plan._step import Work
@@ -46,6 +47,8 @@ def run(flags: PlanFlags) -> int:
     for name in ("batch", "length", "top"):
         if getattr(flags, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
+    for asked in flags.why:
+        parse_constraints(asked)
     work = Work(model(flags.model), cluster(flags.cluster), flags.batch, flags.length)
     with _progress() as report:
         found = search(work, top=flags.top, progress=report)
@@ -58,7 +61,7 @@ def run(flags: PlanFlags) -> int:
             console.print(plan_table(found))
             console.print(memory_line(found.plans[0]), highlight=False, markup=False)
         console.print(verdict(found), highlight=False, markup=False)
-        console.print(f"{found.considered} layouts divide the work.", highlight=False)
+        console.print(considered_line(found), highlight=False, markup=False)
         for answer in answers:
             console.print(f"why: {answer.sentence}", highlight=False, markup=False)
         if flags.json:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ringline.plan._layer import REMATS, Remat
 from ringline.plan._model import Model
-from ringline.plan._rules import RULES
+from ringline.plan._rules import NOT_CONSIDERED, RULES
 from ringline.topology import Cluster
 from ringline.topology._tables import nearest
 
@@ -20,6 +20,11 @@ _SHORT = {
     "zb_h2": "zero_bubble_h2",
     "zbh1": "zero_bubble_h1",
     "zbh2": "zero_bubble_h2",
+    "zb_v": "zero_bubble_v",
+    "zbv": "zero_bubble_v",
+    "zb_v_half": "zero_bubble_v_half",
+    "zb_v_min": "zero_bubble_v_min",
+    "dualpipe": "dualpipe_v",
 }
 
 
@@ -143,6 +148,11 @@ def _value(text: str, key: str, value: str) -> int | str:
     choices = {"schedule": ("none", *RULES), "remat": REMATS, "gather": GATHERS}.get(key)
     if choices:
         value = _SHORT.get(value.lower().replace("-", "_"), value.lower().replace("-", "_"))
+        if key == "schedule" and value in NOT_CONSIDERED:
+            raise ValueError(
+                f"layout {text!r}: {value} is not planned, {NOT_CONSIDERED[value]}; time it with "
+                "ringline simulate, or ask for another schedule"
+            )
         if value not in choices:
             raise ValueError(f"layout {text!r}: unknown {key} {value!r}{nearest(value, choices)}")
         return value

@@ -55,16 +55,22 @@ class Memory:
 
 def stage_layers(model: Model, layout: Layout) -> tuple[int, ...]:
     """Layers of each stage when they are spread over stages x repeats chunks in order."""
-    return _stage_layers(model.layers, layout.stages, layout.repeats)
+    return _stage_layers(model.layers, layout.stages, layout.repeats, is_folded(layout))
+
+
+def is_folded(layout: Layout) -> bool:
+    """Whether the first stage holds the last chunk too, and so embedding and head."""
+    return layout.schedule in RULES and RULES[layout.schedule].folded
 
 
 @lru_cache(maxsize=4096)
-def _stage_layers(layers: int, stages: int, repeats: int) -> tuple[int, ...]:
+def _stage_layers(layers: int, stages: int, repeats: int, folded: bool) -> tuple[int, ...]:
     base, extra = divmod(layers, stages * repeats)
-    return tuple(
-        repeats * base + sum(repeat * stages + stage < extra for repeat in range(repeats))
-        for stage in range(stages)
-    )
+    chunks = [base + (chunk < extra) for chunk in range(stages * repeats)]
+    rounds = [chunks[start : start + stages] for start in range(0, len(chunks), stages)]
+    if folded:
+        rounds[1].reverse()
+    return tuple(map(sum, zip(*rounds)))
 
 
 @lru_cache(maxsize=4096)
@@ -83,7 +89,7 @@ def _layer_parameters(model: Model) -> tuple[float, float]:
 def stage_parameters(model: Model, layout: Layout, layers: int) -> tuple[float, float]:
     """Parameters of a stage with embedding or head: those to gather, and the routed experts'."""
     dense, routed = _layer_parameters(model)
-    ends = 1 if layout.pipelined or model.tied else 2
+    ends = 1 if model.tied or (layout.pipelined and not is_folded(layout)) else 2
     return layers * dense + ends * model.vocab * model.hidden, layers * routed
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ringline.plan._rules import NOT_CONSIDERED, RULES
 from ringline.plan._search import Found
 from ringline.plan._step import Plan
 from ringline.plan._why import GIB, Why, misfit, parts_of, verdict
@@ -59,6 +60,8 @@ def found_json(found: Found, answers: list[Why]) -> dict[str, Any]:
         "model_flops": work.model_flops,
         "mfu_convention": MFU_CONVENTION,
         "layouts_considered": found.considered,
+        "schedules_considered": list(RULES),
+        "schedules_not_considered": dict(NOT_CONSIDERED),
         "verdict": verdict(found),
         "plans": [plan_json(plan) for plan in found.plans],
         "closest": None
@@ -79,6 +82,15 @@ def memory_line(plan: Plan) -> str:
     """What takes a chip's memory in `plan`."""
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts_of(plan.memory).items())
     return f"GiB a chip of the best: {parts}"
+
+
+def considered_line(found: Found) -> str:
+    """How many layouts were looked at, and which schedules were not."""
+    left_out = ", ".join(NOT_CONSIDERED)
+    return (
+        f"{found.considered} layouts divide the work, over {len(RULES)} schedules; not looked at: "
+        f"{left_out} (why: --json)."
+    )
 
 
 def plan_table(found: Found) -> Table:

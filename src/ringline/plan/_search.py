@@ -132,7 +132,7 @@ def simulated_plan(
         return plan
     costs = plan.costs
     generate = getattr(schedules, layout.schedule)
-    repeats = {"repeats": layout.repeats} if RULES[layout.schedule].repeats == "many" else {}
+    repeats = {} if RULES[layout.schedule].repeats == "one" else {"repeats": layout.repeats}
     split = RULES[layout.schedule].splits_backward
     backward = (
         {
@@ -202,10 +202,8 @@ def _orders(work: Work, stages: int, microbatches: int) -> Iterator[tuple[str, i
     if stages == 1:
         yield "none", 1
         return
-    per_stage = work.model.layers // stages
-    repeats = [v for v in (2, 4, 8) if v <= per_stage]
     for rule in RULES.values():
-        for v in [1] if rule.repeats == "one" else repeats:
+        for v in rule.chunk_repeats(work.model.layers // stages):
             yield rule.name, v
 
 

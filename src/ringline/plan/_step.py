@@ -16,6 +16,7 @@ from ringline.plan._links import Links, Placement, placements
 from ringline.plan._memory import (
     Memory,
     expert_group,
+    is_folded,
     memory,
     stage_layers,
     stage_parameters,
@@ -296,7 +297,7 @@ class Evaluator:
         forward = [n * (layer.forward_s + extra[0]) for n in layers]
         gradient = [n * (layer.input_gradient_s + layer.recompute_s + extra[1]) for n in layers]
         weights = [n * layer.weight_gradient_s for n in layers]
-        for stage, ends in ((0, embed), (-1, head)):
+        for stage, ends in ((0, embed), (0 if is_folded(layout) else -1, head)):
             forward[stage] += ends.forward_s
             gradient[stage] += ends.input_gradient_s
             weights[stage] += ends.weight_gradient_s
@@ -322,8 +323,11 @@ class Evaluator:
             costs.input_gradient_s[worst],
             costs.weight_gradient_s[worst],
         )
-        others = (sum(busy) - busy[worst]) / ((p - 1) * busy[worst])
-        bubble = rule.bubble(p, m, v, f, i, w) * others
+        others_s = (sum(busy) - busy[worst]) / (p - 1)
+        bubble = rule.bubble(p, m, v, f, i, w) * others_s / busy[worst]
+        if rule.folded and worst == 0:
+            # A V starts and ends on its first stage: while that works, the others' bubble fits.
+            bubble = max(0.0, bubble - m * (busy[worst] - others_s))
         c = costs.hop_s
         # Where a link is slower than a chunk's compute the step goes at the link's pace.
         short = max(0.0, c - f / v) + max(0.0, c - (i + w) / v)

@@ -7,6 +7,8 @@ a whole stage, c the time of a hop.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ringline.plan._rules import steady_hops
+
 # Unequal, and exact in binary, so that equality is equality.
 FORWARD, INPUT, WEIGHT, HOP = 1.0, 1.25, 0.75, 1 / 64
 
@@ -51,11 +53,6 @@ class Form:
     note: str = ""
 
 
-def one_f_one_b_hops(p: int, m: int, v: int) -> int:
-    """2 (p - 1) m / p + 2 (p - 2) where p divides m, and what it becomes between."""
-    return 2 * (p - 1) + 2 * max(0, -(-(m - 2) * (p - 1) // p))
-
-
 def _ramp(p: int, m: int, v: int) -> float:
     """(p - 1)/v chunks, and for m < p the wait of each further round for the first microbatch."""
     return (p - 1 + (v - 1) * max(0, p - m)) / v
@@ -75,7 +72,7 @@ _ZERO_BUBBLE = "Zero Bubble, arXiv 2401.10241"
 
 FORMS = (
     Form("linear", _GPIPE, _whole, lambda p, m, v: 2 * (p - 1), lambda p, m, v, s: m),
-    Form("one_f_one_b", _MEGATRON, _whole, one_f_one_b_hops, lambda p, m, v, s: min(m, p - s)),
+    Form("one_f_one_b", _MEGATRON, _whole, steady_hops, lambda p, m, v, s: min(m, p - s)),
     Form(
         "eager_one_f_one_b",
         "1F1B with twice the warm-up",
@@ -144,8 +141,10 @@ FORMS = (
         "zero_bubble_v",
         _ZERO_BUBBLE,
         lambda p, m, v: (p - 1) * FORWARD / 2,
+        lambda p, m, v: 5 * p - 7,
         repeats=(2,),
         idle_holds=lambda p, m, v: m >= p,
+        hops_hold=lambda p, m, v: m >= 2 * p - 1,
         alike=True,
         makespan=True,
         note=" step",
@@ -154,6 +153,7 @@ FORMS = (
         "dualpipe_v",
         "DualPipe, arXiv 2412.19437, on 2p ranks folded to p",
         lambda p, m, v: (p - 1) * FORWARD,
+        steady_hops,
         kept=lambda p, m, v, s: 2 * p + 1,
         repeats=(2,),
         idle_holds=lambda p, m, v: m >= 2 * p,
