@@ -58,7 +58,7 @@ class TickTables:
             the last microbatch. Where there is nothing to keep, what is made all the same goes
             to a slot that nobody needs at that moment, one past the last if all are needed.
         slots: for each kind of value, how many slots the busiest stage needs.
-        places: the same, with the one past the last where it is written.
+        places: the same, with the one past the last where it is written; at least one.
         senders: for each kind that travels and each offset it travels by, the stages that send.
     """
 
@@ -210,7 +210,7 @@ class _Builder:
                     column = self.rows[name][:, stage]
                     column[:] = np.where(column == slots, free, column)
                     spare = max(spare, int((column == slots).any()))
-        return slots + spare
+        return max(1, slots + spare)  # a lookup needs a place, needed or not
 
     def _slot_table(self, name: str, kind: str) -> np.ndarray:
         return self._table(name, self.slots[kind])
