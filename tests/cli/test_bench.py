@@ -107,10 +107,3 @@ def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
     monkeypatch.setattr("ringline.collectives._timing.Bench.wrong", lambda self, gathered: 3)
     assert cli.main([*SMALL, "-e", "64"]) == 1
     assert "# Out of bounds values : 3 FAILED" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("8", 8), ("64MiB", 2**26), ("1k", 1024), ("2G", 2**31), ("1.5KB", 1536)]
-)
-def test_sizes_are_binary(text, expected):
-    assert _bench._bytes("--begin", text) == expected

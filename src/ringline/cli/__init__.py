@@ -8,10 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
+
+from ringline.cli._flag_names import in_flags
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -113,7 +115,10 @@ def _run(name: str, rest: list[str]) -> int:
         if stop.code != BAD_INPUT:
             raise
         raise ValueError(f"{_one_line(printed.getvalue())}; see ringline {name} --help") from None
-    return module.run(flags)
+    try:
+        return module.run(flags)
+    except ValueError as error:
+        raise ValueError(in_flags(str(error), (field.name for field in fields(flags)))) from error
 
 
 def _one_line(box: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
+from ringline.cli._sizes import read_bytes
+
 if TYPE_CHECKING:
     from ringline.collectives._measure import Row, Setup
     from ringline.collectives._operations import Operation
     from ringline.collectives._shapes import Case
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _MAX_EMULATED_DEVICES = 64
 
 
@@ -146,8 +146,8 @@ def run(flags: _Flags) -> int:
 
     Of several processes, which run the same command on their hosts, the first prints and writes.
     """
-    begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
-    max_bytes = None if flags.max_bytes is None else _bytes("--max-bytes", flags.max_bytes)
+    begin, end = read_bytes("--begin", flags.begin), read_bytes("--end", flags.end)
+    max_bytes = None if flags.max_bytes is None else read_bytes("--max-bytes", flags.max_bytes)
     _check(flags)
     first = _start_devices(flags)
     out = (sys.stderr if flags.json == "-" else sys.stdout) if first else StringIO()
@@ -349,10 +349,3 @@ def _write(target: str, document: dict[str, Any]) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise ValueError(f"cannot write {target!r}: {error.strerror}; change --json") from error
-
-
-def _bytes(flag: str, text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if match is None:
-        raise ValueError(f"{flag} must be a size like 8, 64KiB or 1G, got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from ringline.cli._bench import _bytes
 from ringline.cli._collective_flags import Layout, axes_of, read_collective, schedule_of
+from ringline.cli._sizes import read_bytes
 from ringline.schedule import (
     CollectiveSchedule,
     FlowControl,
@@ -100,7 +100,7 @@ def run(flags: Check) -> int:
         start=flags.start,
         credits=flags.credits,
     )
-    size = _bytes("--size", flags.size)
+    size = read_bytes("--size", flags.size)
     flags, schedule_for, most_channels = _schedules(flags)
     verdict = check_collective(
         schedule_for(flags.channels), size, flow, max_states=flags.max_states

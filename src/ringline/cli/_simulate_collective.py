@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ringline import trace
-from ringline.cli._bench import _bytes
 from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
+from ringline.cli._sizes import read_bytes
 from ringline.schedule import CollectiveSchedule, Program
 from ringline.simulate import (
     CollectiveRun,
@@ -104,7 +104,7 @@ class _Row:
 
 def run(flags: _SimulateCollective) -> int:
     """Simulate, print and write what the flags ask for; gives the exit status."""
-    begin, end = _bytes("--begin", flags.begin), _bytes("--end", flags.end)
+    begin, end = read_bytes("--begin", flags.begin), read_bytes("--end", flags.end)
     if not 0 < begin <= end or flags.factor < 2:
         raise ValueError(
             f"expected 0 < --begin <= --end and --factor of at least 2, got {begin}, {end} and "
