@@ -118,7 +118,7 @@ class Hosts:
             grace_s: how long the others may go on after one has failed.
         """
         chosen = range(self.count) if only is None else only
-        logs = [self._path(f"log-{host}") for host in chosen]
+        logs = [self.path(f"log-{host}") for host in chosen]
         for host, log in zip(chosen, logs):
             self._start(host, command, env or {}, log)
         started, failed = time.monotonic(), None
@@ -148,7 +148,8 @@ class Hosts:
                 if neighbour is not None:
                     yield host, name, neighbour
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """A file of that name in a folder that goes when the hosts go."""
         assert self._folder is not None
         return Path(self._folder.name) / name
 
@@ -166,7 +167,7 @@ class Hosts:
             self._cap(host, name)
             self._route(host, name, neighbour)
         names = "".join(f"{self.address(h)} {_name(h)}\n" for h in range(self.count))
-        self._path("hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        self.path("hosts").write_text(f"127.0.0.1 localhost\n{names}")
 
     def _configure(self, host: int) -> None:
         settings = {
@@ -226,8 +227,9 @@ class Hosts:
 
     def enter(self, host: int) -> list[str]:
         """What to put before a command so that it runs on `host`."""
-        names = f"mount --bind {self._path('hosts')} /etc/hosts"
-        first = f'{names} && hostname {_name(host)} && exec "$@"'
+        names = f"mount --bind {self.path('hosts')} /etc/hosts"
+        # A fresh /sys shows the interfaces of this host, which some libraries look for there.
+        first = f'{names} && mount -t sysfs sys /sys && hostname {_name(host)} && exec "$@"'
         inside = ("unshare", "--uts", "--mount", "sh", "-c", first, "sh")
         return ["nsenter", f"--net=/run/netns/{self.namespace(host)}", *inside]
 
