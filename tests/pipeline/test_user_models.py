@@ -134,11 +134,14 @@ def test_a_module_of_nnx_is_parameters_as_it_is():
     assert difference(y, loop(layer, params, x, None)) <= 1e-5
 
 
-def test_leaves_that_are_no_arrays_are_named():
+@pytest.mark.parametrize("function", [ringline.pipeline, ringline.pipeline_loss])
+def test_leaves_that_are_no_arrays_are_named(function):
     stack = eqx.filter_vmap(EqxBlock)(jax.random.split(jax.random.key(0), LAYERS))
-    x, _ = batch_of(4, 3)
+    x, targets = batch_of(4, 3)
+    one = (lambda b, x: x, stack, x)
+    arguments = one if function is ringline.pipeline else (one[0], square, stack, (), x, targets)
     with pytest.raises(ValueError, match=r"params.*\.p is a float, .*equinox.partition") as caught:
-        ringline.pipeline(lambda b, x: x, stack, x, schedule=SCHEDULE, mesh=make_mesh(2))
+        function(*arguments, schedule=SCHEDULE, mesh=make_mesh(2, 2))
     assert "\n" not in str(caught.value)
 
 

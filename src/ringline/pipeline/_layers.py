@@ -104,8 +104,11 @@ def placement_of(params: PyTree | StackedLayers, schedule: PipelineSchedule) -> 
 
 def one_layer(params: PyTree | StackedLayers) -> PyTree:
     """The shapes and dtypes of one layer's parameters."""
-    is_stacked = isinstance(params, StackedLayers)
-    tree, leading = (params.places[0], 2) if is_stacked else (params, 1)
+    if isinstance(params, StackedLayers):
+        tree, leading = params.places[0], 2
+    else:
+        layer_count(params)
+        tree, leading = params, 1
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[leading:], leaf.dtype), tree)
 
 
