@@ -18,6 +18,19 @@ PUBLISHED_BILLIONS = {
     "mixtral-8x22b": 140.6,
     "qwen3-235b": 235.1,
     "deepseek-v3": 671.0,
+    "gpt2-xl": 1.558,
+    "gpt-neox-20b": 20.55,
+    "bloom-176b": 176.2,
+    "llama3-2-1b": 1.236,
+    "llama3-2-3b": 3.213,
+    "mistral-7b": 7.24,
+    "qwen2-5-7b": 7.616,
+    "qwen2-5-32b": 32.76,
+    "qwen3-8b": 8.19,
+    "qwen3-32b": 32.76,
+    "qwen3-30b-a3b": 30.53,
+    "gemma2-9b": 9.24,
+    "gemma2-27b": 27.23,
 }
 
 
@@ -52,6 +65,28 @@ def test_every_preset_has_a_source_and_is_sane(name):
     found = model(name)
     assert found.source
     assert found.active_parameters <= found.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3-70B", "llama3-70b"),
+        ("Llama 3 70B", "llama3-70b"),
+        ("meta-llama/Meta-Llama-3.1-405B-Instruct", "llama3-405b"),
+        ("llama3.2-3B", "llama3-2-3b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen3-235B-A22B", "qwen3-235b"),
+        ("Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("Llama-2-7b-hf", "llama2-7b"),
+    ],
+)
+def test_names_that_people_use(name, preset):
+    assert model(name).name == preset
+
+
+def test_a_size_alone_gets_the_models_of_that_size():
+    with pytest.raises(ValueError, match="'llama2-70b' or 'llama3-70b'"):
+        model("70b")
 
 
 def test_unknown_names_get_near_ones():

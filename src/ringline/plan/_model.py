@@ -1,5 +1,7 @@
 """`Model`: the sizes of a decoder, and its counts of parameters, FLOPs and activations."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,9 @@ _OPTIONAL = {
     "shared_experts": 0,
     "dense_layers": 0,
 }
+_NO_LETTER = re.compile(r"[^a-z0-9]")
+# What publishers put behind a model's name, which says nothing of its sizes.
+_SUFFIX = re.compile(r"[- _](?:hf|base|pt|it|chat|instruct|v\d+(?:\.\d+)?|a\d+b|fp8|bf16)$")
 _REQUIRED = ("layers", "hidden", "heads", "mlp", "vocab")
 
 
@@ -203,10 +208,32 @@ def model(name: str) -> Model:
     if name.lower().endswith(".toml"):
         top = read_table(name)
         return _model_of(top.table("model") if "model" in top else top)
-    key = name.strip().lower().replace("llama-", "llama").replace("llama3.1", "llama3")
-    if key not in models():
-        raise ValueError(f"unknown model {name!r}{nearest(key, models())} (or give a .toml file)")
-    return models()[key]
+    found = next((key for key in _spellings(name) if key in _squashed()), None)
+    if found is None:
+        wanted = name.strip().lower().rpartition("/")[2]
+        raise ValueError(
+            f"unknown model {name!r}{nearest(wanted, models())} (or give a .toml file)"
+        )
+    return models()[_squashed()[found]]
+
+
+@cache
+def _squashed() -> dict[str, str]:
+    """Names of the models by their letters and digits alone."""
+    return {_NO_LETTER.sub("", name): name for name in models()}
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """What `meta-llama/Llama-3.1-70B-Instruct` may be called here, by letters and digits alone.
+
+    Llama 3.1 and 3.3 have the sizes of Llama 3.
+    """
+    plain = name.strip().lower().rpartition("/")[2].removeprefix("meta-")
+    plain = re.sub(r"(llama[- _]?3)\.[13]\b", r"\1", plain)
+    yield _NO_LETTER.sub("", plain)
+    while plain != (shorter := _SUFFIX.sub("", plain)):
+        plain = shorter
+        yield _NO_LETTER.sub("", plain)
 
 
 def _model_of(table: Table) -> Model:

@@ -4,12 +4,12 @@ The numbers live in `data/*.toml`, each with its source.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from ringline.topology._cluster_names import read_cluster_name
 from ringline.topology._tables import Table, nearest, read_table
 
 _DATA = Path(__file__).parent / "data"
@@ -202,25 +202,22 @@ def cluster(name: str) -> Cluster:
     text = name.strip()
     if text.lower().endswith(".toml"):
         return _cluster_of(read_table(text))
-    match = re.fullmatch(
-        r"((?:\d+\s*[x*]?\s*)*)([a-z][a-z0-9\-]*?)(?:[-:](\d+(?:x\d+)*))?", text.lower()
-    )
-    kind = _aliases().get(match[2]) if match else None
-    if match is None or kind is None:
-        wanted = match[2] if match else text
+    aliases = _aliases()
+    sliced = [name for name, kind in aliases.items() if not _has_fixed_slices(kind)]
+    wanted, count, size = read_cluster_name(text, aliases, sliced)
+    kind = aliases.get(wanted)
+    if kind is None:
         raise ValueError(
-            f"unknown cluster {name!r}{nearest(wanted, _aliases())} (forms: '4x v4-16', "
+            f"unknown cluster {name!r}{nearest(wanted, aliases)} (forms: '4x v4-16', "
             "'v5p:4x4x4', '64x h100', or a .toml file)"
         )
-    count = math.prod(int(number) for number in re.findall(r"\d+", match[1]))
-    size = match[3]
     if count < 1:
         raise ValueError(f"cluster {name!r}: expected at least 1 slice, got {count}")
     if kind in boxes():
         if size:
             raise ValueError(f"cluster {name!r}: a box has a fixed size; write '{count}x {kind}'")
         return _box_of(text, boxes()[kind], count)
-    if chips()[kind].network == "switch":
+    if _has_fixed_slices(kind):
         return _switched(text, chips()[kind], count, size)
     return _sliced(text, chips()[kind], count, size)
 
@@ -290,7 +287,8 @@ def _sliced(name: str, chip: Chip, slices: int, size: str | None) -> Cluster:
         example = 8 * chip.cores_per_chip_in_names
         raise ValueError(
             f"cluster {name!r} says no size; write for example "
-            f"'{slices}x {chip.name}-{example}' or '{chip.name}:2x2x2'"
+            f"'{slices}x {chip.name}-{example}' or "
+            f"'{chip.name}:{'x'.join(map(str, slice_shape(chip, 8)))}'"
         )
     if "x" in size:
         shape = tuple(int(length) for length in size.split("x"))
@@ -383,6 +381,11 @@ def _chip_of(table: Table) -> Chip:
         sources={name: number.source for name, number in numbers.items()},
         **{name: number.value for name, number in numbers.items()},
     )
+
+
+def _has_fixed_slices(kind: str) -> bool:
+    """Whether a number counts chips or boxes of `kind`, and not the chips of a slice."""
+    return kind in boxes() or chips()[kind].network == "switch"
 
 
 @cache

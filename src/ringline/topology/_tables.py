@@ -154,6 +154,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if not close and len(name) > 1:
+        close = [one for one in known if name.lower() in one][:4]
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; known: {', '.join(known)}"
