@@ -1,5 +1,9 @@
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -107,3 +111,36 @@ def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
     monkeypatch.setattr("ringline.collectives._timing.Bench.wrong", lambda self, gathered: 3)
     assert cli.main([*SMALL, "-e", "64"]) == 1
     assert "# Out of bounds values : 3 FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_same_command(tmp_path):
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    path = tmp_path / "rows.json"
+    flags = ["bench", "reduce-scatter", "-b", "4KiB", "-e", "512KiB", "-f", "128", "--iters", "1"]
+    flags += ["--implementation", "auto", "--json", str(path), "--num-processes", "2"]
+    flags += ["--coordinator", f"localhost:{port}"]
+    program = [sys.executable, "-c", "import ringline.cli, sys; sys.exit(ringline.cli.main())"]
+    running = [
+        subprocess.Popen(
+            [*program, *flags, "--process-id", str(number)],
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        (out, error), (quiet, other) = (process.communicate(timeout=120) for process in running)
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], error + other
+    assert "4 devices of 2 processes on a ring" in out
+    assert "#" not in quiet
+    small, large = json.loads(path.read_text())["rows"]
+    assert (small["wrong"], large["wrong"]) == (0, 0)
+    # Small stripes keep the built-in, large ones use both devices of a host.
+    assert (small["per_host"], large["per_host"]) == (1, 2)

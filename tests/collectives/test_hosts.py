@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import ringline
+from ringline.collectives import _hosts
 from ringline.collectives._hosts import find_pairs
 from ringline.schedule import all_gather
 
@@ -218,7 +219,7 @@ def test_an_odd_axis_and_equal_shards_are_refused():
         _on_hosts(same)(np.zeros((HOST, LOCAL, 2)))
 
 
-def _hosts(monkeypatch, processes):
+def _pretend(monkeypatch, processes):
     """As if the devices belonged to these processes."""
     here = [SimpleNamespace(process_index=process) for process in processes]
     monkeypatch.setattr(jax, "process_count", lambda: len(set(processes)))
@@ -228,7 +229,7 @@ def _hosts(monkeypatch, processes):
 def _found(monkeypatch, processes, shape, names, axis, **options):
     """What a call finds in a mesh over these processes."""
     mesh = Mesh(np.array(jax.devices()[: len(processes)]).reshape(shape), names)
-    _hosts(monkeypatch, processes)
+    _pretend(monkeypatch, processes)
     monkeypatch.setattr(jax, "device_count", lambda backend=None: len(processes))
     found = []
     asked: dict[str, Any] = {"per_host": None, "topology": "ring", "directions": 2, "channels": 1}
@@ -278,6 +279,7 @@ def test_they_are_not_looked_for_where_something_was_asked_for(monkeypatch):
 
 
 def test_one_device_a_host_is_told_how_to_get_both_directions(monkeypatch):
+    _hosts._say_how.cache_clear()
     with pytest.warns(UserWarning, match="start every process with two CPU devices"):
         assert _found(monkeypatch, [0, 1, 2, 3], (4,), ("alone",), "alone") is None
 
