@@ -17,6 +17,7 @@ def test_short_names_of_schedules():
     assert parse_constraints("schedule=1F1B")["schedule"] == "one_f_one_b"
     assert parse_constraints("schedule=zb-h1")["schedule"] == "zero_bubble_h1"
     assert parse_constraints("schedule=interleaved")["schedule"] == "interleaved_one_f_one_b"
+    assert parse_constraints("TP=8,pp=2") == {"tensor": 8, "stages": 2}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_short_names_of_schedules():
         ("stages=0", "whole number"),
         ("schedule=linaer", "'linear'"),
         ("remat=ful", "'full'"),
-        ("stages", "unknown part"),
+        ("stages", r"write for example stages=\.\.\."),
         ("", "fixes nothing"),
     ],
 )

@@ -108,6 +108,7 @@ def test_a_model_file(tmp_path):
         ("heads = -4", "line 3, key 'heads'"),
         ("heads = 5", "line 3.*do not divide"),
         ("heads = 4.5", "line 3.*whole number"),
+        ("heads = 4\nkv_heads = 3", "line 4.*do not divide"),
         ("", "key 'heads'.*missing"),
         ("heads = 4\nhead = 3", "line 4.*did you mean"),
         ("heads = 4\nexperts = 8", "line 4.*expert_mlp"),

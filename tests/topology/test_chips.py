@@ -129,6 +129,10 @@ def test_a_cluster_file_with_its_own_chip(tmp_path):
         ('[cluster]\nchip = "v5q"\nshape = [4]\n', "line 2, key 'chip'.*'v5p'"),
         ('[cluster]\nchip = "v5p"\nshape = [4]\nslice = 2\n', "line 4.*did you mean 'slices'"),
         ('[cluster]\nchip = "v5p"\nshape = [4]\nwraps = [1]\n', "line 4, key 'wraps'"),
+        (
+            "[cluster]\nshape = [4]\n[chip]\nnetwork = 'mesh'\nbf16_flops_per_s = inf\n",
+            "line 5.*finite",
+        ),
         ("[cluster\n", "is not TOML.*line 1"),
         ("[nothing]\n", "unknown key"),
         ("[cluster]\nshape = [4]\n[chip]\nnetwork = 'mesh'\nhbm_gib = -1\n", "key 'bf16_flops"),

@@ -10,6 +10,16 @@ from ringline.topology import Cluster
 from ringline.topology._tables import nearest
 
 GATHERS = ("step", "tick")
+_KEYS = {
+    "p": "stages",
+    "pp": "stages",
+    "v": "repeats",
+    "vpp": "repeats",
+    "m": "microbatches",
+    "tp": "tensor",
+    "dp": "data",
+    "recompute": "remat",
+}
 _SHORT = {
     "1f1b": "one_f_one_b",
     "gpipe": "linear",
@@ -121,11 +131,16 @@ def parse_constraints(text: str) -> dict[str, Any]:
     Example:
         >>> parse_constraints("stages=4, schedule=1f1b")
         {'stages': 4, 'schedule': 'one_f_one_b'}
+        >>> parse_constraints("TP=8,PP=4")
+        {'tensor': 8, 'stages': 4}
     """
     known = [field.name for field in fields(Layout)]
     values: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
+        key = _KEYS.get(key.lower(), key.lower())
+        if key in known and not value:
+            raise ValueError(f"layout {text!r}: {part!r} has no value; write for example {key}=...")
         if key not in known or not equals:
             raise ValueError(f"layout {text!r}: unknown part {part!r}{nearest(key, known)}")
         values[key] = _value(text, key, value)

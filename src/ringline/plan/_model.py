@@ -246,6 +246,10 @@ def _model_of(table: Table) -> Model:
             f"{sizes['heads']} heads do not divide hidden {sizes['hidden']}; change one, or add "
             "head_dim",
         )
+    if sizes["kv_heads"] and sizes["heads"] % sizes["kv_heads"]:
+        raise table.error(
+            "kv_heads", f"{sizes['kv_heads']} do not divide {sizes['heads']} heads; change one"
+        )
     if sizes["experts"] and not (sizes["expert_mlp"] and sizes["experts_per_token"]):
         raise table.error("experts", "needs expert_mlp and experts_per_token beside it; add them")
     if sizes["experts_per_token"] > sizes["experts"]:

@@ -188,7 +188,7 @@ def _read(table: Table) -> Mover:
             continue
         # Times and overheads may be 0, and `quantity` wants a number above its bound.
         above = 0.0 if name in (*_WHOLE, *_RATES) else -math.ulp(0.0)
-        quantity = table.quantity(name, above=above)
+        quantity = table.quantity(name, above=above, infinite=name in _RATES)
         whole = name in (*_WHOLE, *_COUNTS)
         if whole and quantity.value != int(quantity.value):
             raise table.error(name, f"expected a whole number, got {quantity.value:g}")

@@ -1,6 +1,7 @@
 """TOML files read with errors that name the file, the line and the key."""
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -100,11 +101,17 @@ class Table:
         return value
 
     def quantity(
-        self, key: str, default: float | None = None, *, above: float = 0.0, source: str = ""
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        above: float = 0.0,
+        source: str = "",
+        infinite: bool = False,
     ) -> Quantity:
         """The number under `key` with its source: `{ value = 1e12, source = "..." }`.
 
-        A plain number has the file as its source.
+        A plain number has the file as its source. With `infinite` it may be inf: no limit.
         """
         given = self._get(key, default, "a number")
         source = source or str(self.path)
@@ -115,6 +122,8 @@ class Table:
             given = inner._get("value", None, "a number")
         if isinstance(given, bool) or not isinstance(given, int | float) or not given > above:
             raise self.error(key, f"expected a number > {above:g}, got {given!r}; change {key}")
+        if given == math.inf and not infinite:
+            raise self.error(key, f"expected a finite number, got {given!r}; change {key}")
         return Quantity(float(given), source)
 
     def _get(self, key: str, default: Any, what: str) -> Any:
