@@ -11,6 +11,7 @@ from pipeline_helpers import WIDTH, layer, make_batch, make_mesh, make_params, s
 
 import ringline
 from ringline import schedules
+from ringline.aot import compile_for
 from ringline.aot._collectives import KINDS
 from ringline.aot._hlo import parse
 from ringline.aot._target import target
@@ -68,7 +69,7 @@ def collectives(compiled):
 @by_name
 def test_gathered_once_a_step_the_loop_moves_activations_alone(schedule):
     # PiPPy#1105, torchtitan#318: weights gathered, or gradients reduced, once a microbatch.
-    # praxis#rows: microbatches of consecutive rows cost an all-to-all; strided rows cost none.
+    # praxis: microbatches of consecutive rows cost an all-to-all; strided rows cost none.
     outside, inside = collectives(compiled_step(schedule))
     assert set(inside) == {"collective-permute"}
     assert 1 <= outside["all-gather"] <= len(SPECS)
@@ -87,6 +88,30 @@ def test_gathered_by_repeat_or_use_the_weights_move_in_the_loop(gather):
     assert inside["all-gather"] > 0
     assert inside["reduce-scatter"] + inside["all-reduce"] > 0
     assert outside["all-gather"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize(
+    ("slices", "schedule"),
+    [("2x v5e-4", schedules.eager_one_f_one_b(2, 3)), ("v5e-8", schedules.zero_bubble_v(2, 3))],
+    ids=["between-slices", "inside-a-slice"],
+)
+def test_maxtext_2739_two_stages_compile_for_a_tpu(slices, schedule):
+    # Both directions join the same two devices, which a compiler took for a cycle.
+    def step(params, x, targets, mesh):
+        def loss(params):
+            return ringline.pipeline_loss(
+                layer, square, params, (), x, targets, schedule=schedule, mesh=mesh
+            )
+
+        return jax.value_and_grad(loss)(params)
+
+    params = jax.eval_shape(lambda: make_params(schedule.chunks))
+    rows = jax.ShapeDtypeStruct((4 * schedule.microbatches, 3, WIDTH), jnp.float32)
+    compiled = compile_for(slices, step, params, rows, rows, mesh={"stage": 2, "fsdp": 4})
+    moved = [(c.kind, c.axis) for c in compiled.in_loops()]
+    assert moved == [("collective-permute", "stage")] * 2
 
 
 @pytest.mark.parametrize("name", ["eager_one_f_one_b", "interleaved_one_f_one_b", "zero_bubble_h1"])
