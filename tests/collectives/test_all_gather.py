@@ -217,7 +217,7 @@ def test_a_scalar_cannot_be_tiled():
         ({"channels": 0}, "channels must be at least 1, got 0"),
         ({"channels": 4}, "channels must be at most the 3 rows of a shard of shape (3, 5)"),
         ({"topology": "star"}, "topology must be 'ring' or 'line', got 'star'"),
-        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute')"),
+        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute', "),
     ],
 )
 @pytest.mark.parametrize("implementation", ["xla", "permute", None])

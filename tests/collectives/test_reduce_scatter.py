@@ -238,7 +238,7 @@ def _refused(function, message, x=None):
         ({"channels": 0}, "channels must be at least 1, got 0"),
         ({"channels": 2}, "channels must be at most the 1 rows of a shard of shape (1, 5)"),
         ({"topology": "star"}, "topology must be 'ring' or 'line', got 'star'"),
-        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute')"),
+        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute', "),
     ],
 )
 def test_bad_options_are_refused(form, message):
@@ -256,7 +256,7 @@ def test_untiled_needs_a_dim_of_the_devices_size():
         ({"directions": 0}, "directions must be 1 or 2, got 0"),
         ({"channels": 6}, "channels must be at most the 5 rows of a shard of shape (4, 5)"),
         ({"topology": "star"}, "topology must be 'ring' or 'line', got 'star'"),
-        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute')"),
+        ({"implementation": "nccl"}, "implementation must be None or one of ('xla', 'permute', "),
     ],
 )
 def test_bad_options_of_an_all_reduce_are_refused(form, message):

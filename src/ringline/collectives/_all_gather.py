@@ -82,12 +82,13 @@ def all_gather(
             differ over it. `topology` is then that of the hosts. 1: no. None: found in the mesh
             where `implementation` is None too (with a warning that tells how to get there where a
             host has one device), for shards of 64 KiB and more. The values are the same bits.
-        implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
+        implementation: `permute` (the schedule's neighbour sends), `pallas` (the same sends in one
+            TPU kernel, each copied straight into the neighbour's result), `xla` (the compiler's own
             all-gather, for which topology, directions and channels mean nothing), or None to
             choose the one measured to be faster: on CPU devices `permute` for shards of 64 KiB
             and more unless all dims before `axis` have length 1 (the result is then the shards
-            one after the other, which the built-in writes in one pass); else `xla`. The values
-            are the same bits either way.
+            one after the other, which the built-in writes in one pass); else `xla`, as no kernel
+            has been timed on TPUs yet. The values are the same bits either way.
 
     Returns:
         The gathered array, the same on every device: `x.shape` with dim `axis` n times as long
@@ -170,7 +171,7 @@ def all_gather(
         }
         if buffer is not None:
             return bind_all_gather_into(shard, _buffer(buffer, shard, dim, devices), **params)
-        grid_of = grid if chosen == "permute" else ()
+        grid_of = () if chosen == "xla" else grid
         return bind_all_gather(shard, grid=grid_of, sizes=lengths, **params)
 
     return jax.tree.map(gather, x) if out is None else jax.tree.map(gather, x, out)

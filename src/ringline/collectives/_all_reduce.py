@@ -61,10 +61,12 @@ def all_reduce(
         per_host: 2 where the axis has the two devices of each host side by side, to use both
             directions of the links between hosts at once, as in `ringline.all_gather`; 1 for not;
             None to find out where `implementation` is None too.
-        implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
-            all-reduce, whose order of summation is its own, and for which topology, directions
-            and channels mean nothing), or None to choose the one measured to be faster: on CPU
-            devices `permute` for 16-bit floats of 1 MiB and more, else `xla`.
+        implementation: `permute` (the schedule's neighbour sends), `pallas` (the same sends and
+            sums as TPU kernels, with the same bits), `xla` (the compiler's own all-reduce, whose
+            order of summation is its own, and for which topology, directions and channels mean
+            nothing), or None to choose the one measured to be faster: on CPU
+            devices `permute` for 16-bit floats of 1 MiB and more, else `xla` (no kernel has been
+            timed on TPUs yet).
 
     Returns:
         The sum, of `x`'s shape, the same on every device.

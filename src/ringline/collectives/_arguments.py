@@ -13,7 +13,7 @@ from ringline.schedule import CollectiveSchedule
 from ringline.topology import TopologyName
 from ringline.topology import topology as make_topology
 
-Implementation = Literal["xla", "permute"]
+Implementation = Literal["xla", "permute", "pallas"]
 Topology = TopologyName | tuple[TopologyName, TopologyName]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 

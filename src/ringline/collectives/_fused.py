@@ -91,6 +91,7 @@ def all_gather_matmul(
     devices = axis_devices(axis_name, "all_gather_matmul")
     schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
+    _check_fused(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(axis, x.ndim, "axis")
     check_channels(channels, x.shape[dim], x.shape, f"gathered at dim {dim}")
@@ -175,6 +176,7 @@ def matmul_reduce_scatter(
     devices = axis_devices(axis_name, "matmul_reduce_scatter")
     schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
+    _check_fused(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(scatter_dimension, x.ndim, "scatter_dimension")
     stripe = stripe_shape(x.shape, dim, devices)
@@ -191,6 +193,14 @@ def matmul_reduce_scatter(
         assembly=choose_assembly(devices, _bytes(stripe, x.dtype)),
         dtype=jnp.dtype(dtype),
     )
+
+
+def _check_fused(implementation: str | None) -> None:
+    if implementation == "pallas":
+        raise ValueError(
+            "implementation 'pallas' has no kernel with a matmul in it, expected 'permute' or "
+            "'xla'; use one of these, or a matmul of its own"
+        )
 
 
 def _operands(x: Array, w: Array, axis_name: AxisName) -> tuple[Array, Array]:

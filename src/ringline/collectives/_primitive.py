@@ -142,6 +142,28 @@ def bind_all_reduce(
     )
 
 
+def _kernels() -> Any:
+    """The `pallas` backend, when it is asked for: the kernels' language takes long to import."""
+    from ringline.collectives import _pallas
+
+    return _pallas
+
+
+def with_effects(abstract_eval: Callable[..., Any], *, adds: bool) -> Callable[..., Any]:
+    """`abstract_eval`, which also checks that kernels can serve, and tells their effects."""
+
+    def evaluate(x: Any, *others: Any, **params: Any) -> tuple[Any, frozenset]:
+        aval, schedule = abstract_eval(x, *others, **params), params["schedule"]
+        if params["implementation"] != "pallas" or schedule.stripes == 1:
+            return aval, frozenset()
+        kernels = _kernels()
+        kernels.check_pallas(schedule, x.dtype, adds=adds, grid=bool(params.get("grid")))
+        # Interpreted kernels of one program must run in one order on all devices.
+        return aval, kernels.interpret_effects()
+
+    return evaluate
+
+
 def _gather_shape(x: Any, *, axis: int, schedule: CollectiveSchedule, sizes: Any, **_: Any) -> Any:
     shape = list(x.shape)
     shape[axis] = shape[axis] * schedule.stripes if sizes is None else sum(sizes)
@@ -217,6 +239,8 @@ def gather_local(x: Array, *, implementation: str, **params: Any) -> Array:
         return lax.concatenate([x] * stripes, params["axis"])
     if implementation == "permute":
         return permute_all_gather(x, **params)
+    if implementation == "pallas":
+        return _kernels().pallas_all_gather(x, **params)
     to_bits, from_bits = carried_as(x.dtype)
     axis_name, axis = params["axis_name"], params["axis"]
     return from_bits(lax.all_gather(to_bits(x), axis_name, axis=axis, tiled=True))
@@ -233,6 +257,8 @@ def scatter_local(
         return permute_reduce_scatter(
             x, axis_name=axis_name, axis=axis, cut=params["cut"], schedule=schedule
         )
+    if implementation == "pallas":
+        return _kernels().pallas_reduce_scatter(x, axis=axis, schedule=schedule, **params)
     return lax.psum_scatter(x, axis_name, scatter_dimension=axis, tiled=True)
 
 
@@ -308,8 +334,8 @@ def _batch_reduce(operands, dims, **params):
     return all_reduce_p.bind(x, **params), dim
 
 
-def _register(primitive, implement, abstract_eval, transpose, batch) -> None:
-    primitive.def_abstract_eval(abstract_eval)
+def _register(primitive, implement, abstract_eval, transpose, batch, *, adds: bool) -> None:
+    primitive.def_effectful_abstract_eval(with_effects(abstract_eval, adds=adds))
     ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(implement, multiple_results=False))
@@ -321,6 +347,7 @@ _register(
     _gather_shape,
     _transpose_gather,
     partial(_batch_stripes, all_gather_p),
+    adds=False,
 )
 _register(
     reduce_scatter_p,
@@ -328,10 +355,11 @@ _register(
     _scatter_shape,
     _transpose_scatter,
     partial(_batch_stripes, reduce_scatter_p),
+    adds=True,
 )
-_register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce)
+_register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce, adds=True)
 
-all_gather_into_p.def_abstract_eval(lambda x, out, **_: out)
+all_gather_into_p.def_effectful_abstract_eval(with_effects(lambda x, out, **_: out, adds=False))
 ad.primitive_jvps[all_gather_into_p] = _gather_into_jvp
 batching.primitive_batchers[all_gather_into_p] = _batch_gather_into
 mlir.register_lowering(all_gather_into_p, mlir.lower_fun(_gather_into, multiple_results=False))

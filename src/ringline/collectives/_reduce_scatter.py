@@ -73,11 +73,12 @@ def reduce_scatter(
         per_host: 2, or the mesh axis of the two devices of each host, to use both directions of the
             links between hosts at once, as in `ringline.all_gather`; 1 for not; None to find out
             where `implementation` is None too.
-        implementation: `permute` (the schedule's neighbour sends), `xla` (the compiler's own
-            reduce-scatter, whose order of summation is its own, and for which topology, directions
-            and channels mean nothing), or None to choose the one measured to be faster: on CPU
+        implementation: `permute` (the schedule's neighbour sends), `pallas` (the same sends and
+            sums as TPU kernels, with the same bits), `xla` (the compiler's own reduce-scatter,
+            whose order of summation is its own, and for which topology, directions and channels
+            mean nothing), or None to choose the one measured to be faster: on CPU
             devices `permute` for 16-bit floats of 1 MiB and more, and for stripes of 64 KiB and
-            more between processes, else `xla`.
+            more between processes, else `xla` (no kernel has been timed on TPUs yet).
 
     Returns:
         This device's stripe of the sum: `x.shape` with dim `scatter_dimension` n times shorter (of
@@ -159,7 +160,7 @@ def reduce_scatter(
             schedule=sends,
             implementation=chosen,
             assembly=choose_assembly(sends.devices, stripe_bytes),
-            grid=grid if chosen == "permute" else (),
+            grid=() if chosen == "xla" else grid,
             sizes=lengths,
         )
         return out if tiled else lax.squeeze(out, (dim,))
