@@ -278,10 +278,12 @@ def test_they_are_not_looked_for_where_something_was_asked_for(monkeypatch):
             assert _found(patch, FOUR, (8, 1), ("a", "b"), "a", **options) is None
 
 
-def test_one_device_a_host_is_told_how_to_get_both_directions(monkeypatch):
+@pytest.mark.parametrize("processes", [[0, 1, 2, 3], [1, 0, 2, 2], [0, 1, 2, 0, 1, 2]])
+def test_other_numbers_of_devices_are_told_how_to_get_both_directions(monkeypatch, processes):
     _hosts._say_how.cache_clear()
+    shape, names = (len(processes),), ("alone",)
     with pytest.warns(UserWarning, match="start every process with two CPU devices"):
-        assert _found(monkeypatch, [0, 1, 2, 3], (4,), ("alone",), "alone") is None
+        assert _found(monkeypatch, processes, shape, names, "alone") is None
 
 
 def test_small_shards_and_equal_ones_keep_the_built_in(monkeypatch):

@@ -172,15 +172,14 @@ def _look(axis_name: AxisName, topology: str | Sequence[str]) -> int | str | Non
     rows, hosts = found
     if side_by_side(rows):
         return 2
-    if not _differ(rows):
-        return None
     mesh = jax.sharding.get_abstract_mesh()
-    for name in mesh.manual_axes:
+    for name in mesh.manual_axes if _differ(rows) else ():
         axis = mesh.axis_names.index(name)
         pair = name not in names and hosts.shape[axis] == 2
         if pair and (hosts.take(0, axis) == hosts.take(1, axis)).all():
             return name
-    if len(rows) > 2 and topology == "ring":
+    # On a line, and between two hosts, the built-in has both directions busy.
+    if len(np.unique(rows[:, 0])) > 2 and topology == "ring":
         _say_how(names)
     return None
 
@@ -219,11 +218,11 @@ def _say_how(names: tuple[str, ...]) -> None:
     """Once for each axis."""
     axis = names[0] if len(names) == 1 else names
     warnings.warn(
-        f"mesh axis {axis!r} has one device a host, and a CPU device sends one way at a time: half "
-        "of each link idles; start every process with two CPU devices (jax_num_cpu_devices=2) and "
-        "put both on this axis, side by side, or on a mesh axis of their own that the array is "
-        "spread over",
-        stacklevel=2,
+        f"mesh axis {axis!r} does not have two devices of each host to share its work, and a CPU "
+        "device sends one way at a time: half of each link idles; start every process with two CPU "
+        "devices (jax_num_cpu_devices=2) and put both on this axis, side by side, or on a mesh "
+        "axis of their own that the array is spread over",
+        stacklevel=5,
     )
 
 
