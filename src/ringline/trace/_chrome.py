@@ -9,14 +9,16 @@ from ringline.simulate import Event, Timeline
 from ringline.trace._layout import Layout, as_layouts
 from ringline.trace._palette import name_of
 
-_MICROSECONDS = 1e6
+_Thread = tuple[str, int]  # a track, and the number of its lane
 
 
 def chrome(timelines: Sequence[Timeline] | Timeline, path: str | Path | None = None) -> str:
     """Write timelines in Chrome's trace format.
 
-    Each timeline is a process, each stage and each link a thread of it. Arrows (flows) lead from
-    the computation that makes a value over the link to the computation that waits for it.
+    Each timeline is a process, each stage and each link a thread of it. Slices of a thread must
+    not overlap, or a viewer drops them: a link on which several transfers are under way at once
+    has a thread for each. Times are whole nanoseconds. Arrows (flows) lead from the computation
+    that makes a value over the link to the computation that waits for it.
 
     Args:
         timelines: one, or several to look at together.
@@ -49,14 +51,12 @@ def chrome(timelines: Sequence[Timeline] | Timeline, path: str | Path | None = N
 def _process(process: int, layout: Layout) -> Iterator[dict[str, Any]]:
     timeline = layout.timeline
     yield _name(process, 0, "process_name", f"{timeline.name} ({layout.caption})")
-    threads: dict[str, int] = {}
-    for device, links in enumerate(layout.links):
-        if layout.rows[device]:
-            threads[f"stage {device}"] = len(threads) + 1
-        for peer, channel in links:
-            threads[_link(device, peer, channel)] = len(threads) + 1
-    for track, thread in threads.items():
-        yield _name(process, thread, "thread_name", track)
+    lane_of = _lanes(layout)
+    order = {track: place for place, track in enumerate(_tracks(layout))}
+    used = sorted(set(lane_of.values()), key=lambda thread: (order[thread[0]], thread[1]))
+    threads = {thread: number for number, thread in enumerate(used, start=1)}
+    for (track, lane), thread in threads.items():
+        yield _name(process, thread, "thread_name", track if lane == 0 else f"{track} ({lane + 1})")
         yield {
             "ph": "M",
             "pid": process,
@@ -64,11 +64,36 @@ def _process(process: int, layout: Layout) -> Iterator[dict[str, Any]]:
             "name": "thread_sort_index",
             "args": {"sort_index": thread},
         }
-    for event in timeline.events:
-        thread = threads.get(_track(event))
-        if thread is not None:
-            yield _complete(process, thread, event)
-    yield from _flows(process, threads, layout)
+    thread_of = {index: threads[lane] for index, lane in lane_of.items()}
+    for index, thread in thread_of.items():
+        yield _complete(process, thread, timeline.events[index])
+    yield from _flows(process, thread_of, layout)
+
+
+def _tracks(layout: Layout) -> Iterator[str]:
+    """Every stage that computes, and behind it its links."""
+    for device, links in enumerate(layout.links):
+        if layout.rows[device]:
+            yield f"stage {device}"
+        for peer, channel in links:
+            yield _link(device, peer, channel)
+
+
+def _lanes(layout: Layout) -> dict[int, _Thread]:
+    """For each event that is drawn, its track and the first lane of it that is free by then."""
+    drawn = set(_tracks(layout))
+    busy_until: dict[str, list[int]] = {}
+    found: dict[int, _Thread] = {}
+    for index, event in enumerate(layout.timeline.events):
+        track = _track(event)
+        if track not in drawn or (event.peer is not None and not event.duration_s):
+            continue
+        lanes = busy_until.setdefault(track, [])
+        start, end = _nanoseconds(event.start_s), _nanoseconds(event.end_s)
+        lane = next((n for n, until in enumerate(lanes) if until <= start), len(lanes))
+        lanes[lane : lane + 1] = [end]
+        found[index] = (track, lane)
+    return found
 
 
 def _track(event: Event) -> str:
@@ -81,6 +106,10 @@ def _link(device: int, peer: int, channel: int) -> str:
     return f"link {device} > {peer}, channel {channel}"
 
 
+def _nanoseconds(time_s: float) -> int:
+    return round(time_s * 1e9)
+
+
 def _name(process: int, thread: int, what: str, name: str) -> dict[str, Any]:
     return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}
 
@@ -91,37 +120,43 @@ def _complete(process: int, thread: int, event: Event) -> dict[str, Any]:
     if event.bytes:
         arguments["bytes"] = event.bytes
     if event.wait_s > 0:
-        arguments |= {"waited_us": event.wait_s * _MICROSECONDS, "waited_for": event.wait}
+        arguments |= {"waited_us": _nanoseconds(event.wait_s) / 1e3, "waited_for": event.wait}
+    start, end = _nanoseconds(event.start_s), _nanoseconds(event.end_s)
     return {
         "ph": "X",
         "pid": process,
         "tid": thread,
-        "ts": event.start_s * _MICROSECONDS,
-        "dur": event.duration_s * _MICROSECONDS,
+        "ts": start / 1e3,
+        "dur": (end - start) / 1e3,
         "name": event.label,
         "cat": name_of(event.kind),
         "args": arguments,
     }
 
 
-def _flows(process: int, threads: dict[str, int], layout: Layout) -> Iterator[dict[str, Any]]:
-    """Start, step and finish of the arrow along each transfer."""
-    for number, flow in enumerate(layout.flows):
-        made, sent, read = (None if i is None else layout.timeline.events[i] for i in flow)
-        if made is None or sent is None or read is None:
+def _flows(process: int, thread_of: dict[int, int], layout: Layout) -> Iterator[dict[str, Any]]:
+    """Start, step and finish of the arrow along each transfer that has all three."""
+    events = layout.timeline.events
+    for number, (made, sent, read) in enumerate(layout.flows):
+        if made is None or read is None:
             continue
-        inside_s = made.end_s - 1e-3 * made.duration_s  # an end no longer belongs to its slice
-        places = (("s", made, inside_s), ("t", sent, sent.start_s), ("f", read, read.start_s))
-        for phase, event, time_s in places:
-            if (thread := threads.get(_track(event))) is None:
+        if not events[made].duration_s or not events[read].duration_s:
+            continue
+        # An end no longer belongs to its slice; what goes on before all of it has come starts
+        # the arrow when it goes on.
+        last = max(_nanoseconds(events[made].start_s), _nanoseconds(events[made].end_s) - 1)
+        start = min(last, _nanoseconds(events[sent].start_s))
+        for phase, index in (("s", made), ("t", sent), ("f", read)):
+            if index not in thread_of or not events[index].duration_s:
                 continue
+            time = start if phase == "s" else _nanoseconds(events[index].start_s)
             yield {
                 "ph": phase,
                 "pid": process,
-                "tid": thread,
+                "tid": thread_of[index],
                 "id": f"{process}.{number}",
-                "ts": time_s * _MICROSECONDS,
-                "name": name_of(sent.kind),
+                "ts": time / 1e3,
+                "name": name_of(events[sent].kind),
                 "cat": "transfer",
                 **({"bp": "e"} if phase == "f" else {}),
             }
