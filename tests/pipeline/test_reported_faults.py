@@ -44,7 +44,11 @@ from ringline import schedules
 
 # Both split the backward in I and W; the second also has whole ones, and a hop within a stage.
 SPLIT = [schedules.zero_bubble_h1(2, 3), schedules.dualpipe_v(2, 4)]
-by_name = pytest.mark.parametrize("schedule", SPLIT, ids=lambda s: s.name)
+by_name = pytest.mark.parametrize(
+    "schedule",
+    [SPLIT[0], pytest.param(SPLIT[1], marks=pytest.mark.slow)],
+    ids=[schedule.name for schedule in SPLIT],
+)
 by_name_and_remat = pytest.mark.parametrize(
     ("schedule", "remat"), [(SPLIT[0], False), (SPLIT[1], True)], ids=["keep", "again"]
 )
@@ -99,6 +103,7 @@ def test_pytorch_129732_a_dtype_that_changes_between_stages(where):
         run(params, x, x)
 
 
+@pytest.mark.slow
 def test_deepspeed_3649_3045_evaluation_of_another_batch_between_training_steps():
     run, reference = pipelined(schedules.zero_bubble_h1(2, 4)), unpipelined()
     train, held_out = batch_of(8, 3), batch_of(4, 5, seed=1)
@@ -276,6 +281,7 @@ def test_paddle_73459_floats_between_stages_that_want_no_gradient(schedule, rema
 # Tied weights, and what skips stages
 
 
+@pytest.mark.slow
 def test_megatron_656_the_head_stays_tied_to_the_embedding_while_training():
     tokens = jnp.arange(24).reshape(8, 3) % 11
     optimizer = optax.adamw(1e-2)
