@@ -84,3 +84,10 @@ def test_bad_flags_give_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         simulate(*arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_compare_may_be_given_several_times(capsys):
+    for compared in ("--compare 1f1b --compare circular", "--compare 1f1b circular"):
+        assert simulate("linear", *compared.split(), "--json", "-") == 0
+        names = [one["schedule"] for one in json.loads(capsys.readouterr().out)]
+        assert names == ["linear", "one_f_one_b", "circular"]

@@ -3,8 +3,9 @@ from itertools import pairwise
 import pytest
 from trace_helpers import circular_step, gather, linear_step, split_step
 
-from ringline.schedule import one_f_one_b
-from ringline.simulate import simulate
+from ringline.schedule import all_gather, all_reduce, one_f_one_b
+from ringline.simulate import simulate, simulate_collective
+from ringline.topology import Ring, mover
 from ringline.trace._layout import Layout, as_layouts
 from ringline.trace._palette import THEMES, contrast, paint
 
@@ -36,6 +37,18 @@ def test_flows_join_maker_transfer_and_reader():
         assert events[made].end_s <= events[sent].start_s
         assert events[sent].end_s <= events[read].start_s
         assert abs(events[made].index - events[read].index) == 1
+
+
+def test_transfers_of_one_link_at_once_have_lanes_of_their_own():
+    hardware = mover("wormhole-ethernet")
+    for schedule in (all_gather(Ring(8)), all_reduce(Ring(4))):
+        layout = Layout(simulate_collective(schedule, 1 << 19, mover=hardware).timeline)
+        assert layout.stripes
+        assert all(len(lanes) > 2 for lanes in layout.lanes)
+        assert not any(layout.rows)
+        for lanes in layout.lanes:
+            for lane in lanes:
+                assert all(a.end_s <= b.start_s for a, b in pairwise(lane))
 
 
 def test_caption():

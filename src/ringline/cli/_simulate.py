@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,8 +44,10 @@ class Simulate:
     """Seconds from stage to stage."""
     overlap: bool = True
     """Whether transfers run beside computations."""
-    compare: tuple[str, ...] = ()
-    """Further schedules to show beside the first."""
+    compare: Annotated[
+        tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="SCHEDULE")
+    ] = ()
+    """Further schedules to show beside the first; may be given several times."""
     trace: File = None
     """Write a Chrome trace, which ui.perfetto.dev opens."""
     html: File = None
@@ -59,7 +62,7 @@ def run(flags: Simulate) -> int:
     """Simulate, print and write what the flags ask for; gives the exit status."""
     timelines = [
         _simulate(schedule, flags)
-        for schedule in _schedules([flags.schedule, *flags.compare], flags)
+        for schedule in _schedules([flags.schedule, *chain(*flags.compare)], flags)
     ]
     title = f"Step time: {', '.join(timeline.name for timeline in timelines)}"
     numbers = json.dumps([_numbers(timeline) for timeline in timelines], indent=2) + "\n"

@@ -4,6 +4,7 @@ import json as json_format
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +20,10 @@ from ringline.topology._tables import nearest
 class ValidateFlags:
     """Compare what the package predicts with what others published or measured."""
 
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="CHECK")] = ()
-    """Checks to run, such as korthikanti; all if left out."""
+    only: Annotated[
+        tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="CHECK")
+    ] = ()
+    """Checks to run, such as korthikanti; all if left out; may be given several times."""
     vtrain: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """vTrain's single-node ground truth, a CSV file; without it that check is skipped."""
     failures: bool = False
@@ -33,14 +36,15 @@ class ValidateFlags:
 
 def run(flags: ValidateFlags) -> int:
     """Run the checks, print, and return 0, or 1 when a figure is out of its tolerance."""
-    for name in flags.only:
+    only = tuple(chain(*flags.only))
+    for name in only:
         if name not in CHECKS:
             raise ValueError(f"unknown check {name!r}{nearest(name, CHECKS)}")
     files = [flags.markdown, None if flags.json in (None, "-") else Path(flags.json)]
     for path in files:
         if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
             raise ValueError(f"cannot write {str(path)!r}; give a file in a folder that exists")
-    names = flags.only or tuple(CHECKS)
+    names = only or tuple(CHECKS)
     reports = []
     console = Console()
     for number, name in enumerate(names, start=1):

@@ -48,6 +48,7 @@ def html(
     page = Template(_resource("page.html")).substitute(
         title=escape(title),
         lead=escape(_lead(layouts)),
+        follows="a stripe" if all(layout.stripes for layout in layouts) else "a microbatch",
         style=_resource("page.css"),
         summary=_summary(layouts),
         data=_json(_data(layouts)),
@@ -108,6 +109,7 @@ def _timeline(layout: Layout) -> dict[str, Any]:
         "name": timeline.name,
         "caption": layout.caption,
         "devices": timeline.devices,
+        "stripes": layout.stripes,
         "repeats": layout.repeats,
         "makespan": timeline.makespan_s,
         "lanes": [[[at[id(e)] for e in lane] for lane in lanes] for lanes in layout.lanes],
@@ -149,8 +151,11 @@ _NOTES = {
 
 def _summary(layouts: Sequence[Layout]) -> str:
     """The table of numbers, for readers without scripts too."""
+    notes = _NOTES
+    if all(layout.stripes for layout in layouts):
+        notes = {"Collective": "", "Time": "until the last packet has arrived"}
     head = "".join(
-        f'<th scope="col">{name}<small>{note}</small></th>' for name, note in _NOTES.items()
+        f'<th scope="col">{name}<small>{note}</small></th>' for name, note in notes.items()
     )
     longest_s = max(layout.timeline.makespan_s for layout in layouts) or 1.0
     body = "".join(_summary_row(layout, layouts[0].timeline, longest_s) for layout in layouts)
@@ -162,9 +167,11 @@ def _summary_row(layout: Layout, first: Timeline, longest_s: float) -> str:
     work = timeline.makespan_s - timeline.makespan_bubble_s
     shares = (work / longest_s, timeline.makespan_bubble_s / longest_s)
     bars = "".join(f'<i style="width:{100 * share:.2f}%"></i>' for share in shares)
-    step = f'{_difference(timeline, first)}<span class="share" aria-hidden="true">{bars}</span>'
+    step = _difference(timeline, first)
+    if not layout.stripes:
+        step += f'<span class="share" aria-hidden="true">{bars}</span>'
     cells = [("Step", time_text(timeline.makespan_s), step)]
-    if any(layout.rows):
+    if not layout.stripes:
         cells += [
             ("Bubble", time_text(timeline.bubble_s), _rate(timeline.bubble_rate)),
             (

@@ -23,11 +23,12 @@ class Layout:
 
     @cached_property
     def rows(self) -> tuple[tuple[Event, ...], ...]:
-        """Per device, its computations in order."""
-        return tuple(
-            tuple(e for e in self.timeline.events if e.queue == "compute" and e.device == device)
-            for device in range(self.timeline.devices)
-        )
+        """Per device, its computations in order; of a collective those that take any time."""
+        rows: list[list[Event]] = [[] for _ in range(self.timeline.devices)]
+        for event in self.timeline.events:
+            if event.peer is None and (event.duration_s > 0 or not self.stripes):
+                rows[event.device].append(event)
+        return tuple(map(tuple, rows))
 
     @cached_property
     def links(self) -> tuple[tuple[Link, ...], ...]:
@@ -39,10 +40,14 @@ class Layout:
         """Per device, its outgoing transfers in as few lanes as keep its links apart.
 
         Two links of a stage share a lane when they are never busy at once. A device without
-        computations has a lane for each link.
+        computations has a lane for each link. Transfers of one link that are under way at once,
+        as packets of several stripes are, have lanes of their own.
         """
         return tuple(
-            _packed([transfers[link] for link in sorted(transfers)], share=bool(row))
+            _packed(
+                [lane for link in sorted(transfers) for lane in _apart(transfers[link])],
+                share=bool(row),
+            )
             for transfers, row in zip(self._transfers, self.rows)
         )
 
@@ -60,7 +65,7 @@ class Layout:
         ranks = {}
         for row in self.rows:
             for rank, chunk in enumerate(sorted({event.index for event in row})):
-                ranks[chunk] = rank
+                ranks[chunk] = 0 if self.stripes else rank
         return ranks
 
     @cached_property
@@ -76,7 +81,7 @@ class Layout:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The operations that compute, in a fixed order."""
-        return _ordered({e.kind for e in self.timeline.events if e.peer is None})
+        return _ordered({e.kind for row in self.rows for e in row})
 
     @cached_property
     def transfer_kinds(self) -> tuple[str, ...]:
@@ -108,15 +113,33 @@ class Layout:
         )
 
     @property
+    def stripes(self) -> bool:
+        """Whether this is a collective, of pieces of stripes, and no pipeline of microbatches."""
+        return "SEND" in self.transfer_kinds
+
+    @property
     def caption(self) -> str:
         """Stages, microbatches and repeats in words."""
-        what = "stages" if any(self.rows) else "devices"
+        what = "devices" if self.stripes or not any(self.rows) else "stages"
         words = [f"{self.timeline.devices} {what}"]
-        if any(self.rows):
+        if any(self.rows) and not self.stripes:
             words.append(f"{self.parts} microbatches")
-        if self.repeats > 1:
+        if self.repeats > 1 and not self.stripes:
             words.append(f"{self.repeats} repeats")
         return ", ".join(words)
+
+
+def _apart(transfers: list[Event]) -> list[list[Event]]:
+    """The transfers in as few lanes as keep them from overlapping."""
+    lanes: list[list[Event]] = []
+    for event in transfers:
+        for lane in lanes:
+            if lane[-1].end_s <= event.start_s:
+                lane.append(event)
+                break
+        else:
+            lanes.append([event])
+    return lanes
 
 
 def _packed(links: list[list[Event]], *, share: bool) -> tuple[tuple[Event, ...], ...]:

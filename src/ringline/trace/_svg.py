@@ -74,17 +74,19 @@ def _draw(body: list[str], layout: Layout, top: float, scale: float, longest_s: 
     """Append one timeline's elements; gives the y below it."""
     timeline = layout.timeline
     left = _MARGIN + _LABEL
-    facts = (
-        f"{layout.caption} · step {time_text(timeline.makespan_s)} · bubble "
-        f"{time_text(timeline.bubble_s)} ({timeline.bubble_rate:.1%}) · activations "
-        f"{counts_text(timeline.peak_activations)}"
-    )
+    facts = f"{layout.caption} · {time_text(timeline.makespan_s)}"
+    if not layout.stripes:
+        facts = (
+            f"{layout.caption} · step {time_text(timeline.makespan_s)} · bubble "
+            f"{time_text(timeline.bubble_s)} ({timeline.bubble_rate:.1%}) · activations "
+            f"{counts_text(timeline.peak_activations)}"
+        )
     body.append(f'<text class="name" x="{_MARGIN}" y="{top + 14:g}">{escape(timeline.name)}</text>')
     body.append(f'<text class="soft" x="{_MARGIN}" y="{top + 31:g}">{escape(facts)}</text>')
     y = top + _HEAD
     for device, row in enumerate(layout.rows):
         end = left + scale * timeline.makespan_s
-        what = "stage" if row else "device"
+        what = "device" if layout.stripes or not row else "stage"
         body.append(f'<text class="label" x="{_MARGIN}" y="{y + 17:g}">{what} {device}</text>')
         if row:
             body.append(

@@ -65,7 +65,7 @@ function drawPanel(panel) {
   context.rect(place.left, 0, width - place.left, panel.height);
   context.clip();
   drawRows(context, panel, place);
-  const followed = state.picked?.panel.events[state.picked.id].part;
+  const followed = state.picked?.panel.events[state.picked.id].number;
   for (const track of panel.tracks) drawTrack(context, track, place, followed);
   drawEnd(context, panel, place);
   if (state.arrows) drawArrows(context, panel, place);
@@ -110,7 +110,7 @@ function drawLabels(context, panel, place) {
   context.textBaseline = "middle";
   context.font = "500 12.5px system-ui, sans-serif";
   for (const row of panel.rows) {
-    const name = row.bare ? "device" : "stage";
+    const name = row.bare || panel.timeline.stripes ? "device" : "stage";
     const middle = row.y + (row.bare ? row.height : ROW) / 2;
     context.fillStyle = colors.soft;
     const text = place.left < 40 ? `${row.device}` : `${name} ${row.device}`;
@@ -144,7 +144,7 @@ function drawTrack(context, track, place, followed) {
     if (x + wide < painted + 0.5) continue;
     painted = x + wide;
     const color = paintOf(event);
-    const dim = followed !== undefined && event.part !== followed;
+    const dim = followed !== undefined && event.number !== followed;
     context.globalAlpha = dim ? 0.22 : 1;
     if (color !== last) context.fillStyle = color.fill;
     last = color;
@@ -169,7 +169,7 @@ function drawTrack(context, track, place, followed) {
   context.globalAlpha = 1;
 }
 
-// The microbatch in the middle of what is visible of a cell, its text form at the left if it fits.
+// The microbatch or stripe in the middle of what is visible of a cell, its text form at the left if it fits.
 function drawTexts(context, track, place, texts, small) {
   const middle = track.y + track.height / 2 + 0.5;
   context.textBaseline = "middle";
@@ -177,7 +177,7 @@ function drawTexts(context, track, place, texts, small) {
   context.font = small ? "10.5px system-ui, sans-serif" : "600 12.5px system-ui, sans-serif";
   for (const [event, x, wide, color, dim] of texts) {
     const from = Math.max(x, place.left), room = Math.min(x + wide, place.width) - from;
-    const text = small ? event.label : `${event.part}`;
+    const text = small ? event.label : `${event.number}`;
     if (small ? room < 88 || track.link : room < 7.2 * text.length + 1.5) continue;
     context.globalAlpha = (dim ? 0.3 : 1) * (small ? 0.78 : 1);
     context.fillStyle = color.text;

@@ -25,7 +25,7 @@ function axisStep(span, most) {
   return [1, 2, 5, 10].map((k) => k * power).find((k) => k >= (span / most) * (1 - 1e-9));
 }
 
-const ROW = 30, LINK = 6, GAP = 9, AXIS = 26, BARE_LINK = 18;
+const ROW = 30, LINK = 6, GAP = 9, AXIS = 26, BARE_LINK = 18, BARE_LINK_OF_MANY = 13;
 
 function buildPanel(timeline) {
   const columns = timeline.events;
@@ -36,6 +36,7 @@ function buildPanel(timeline) {
     event.end = event.start + event.duration;
     event.kind = timeline.kinds[event.kind];
     event.reason = timeline.reasons[event.reason];
+    event.number = timeline.stripes ? event.index : event.part;
     return event;
   });
   for (const [made, sent, read] of timeline.flows) {
@@ -47,14 +48,16 @@ function buildPanel(timeline) {
   const panel = { timeline, events, rows: [], tracks: [] };
   let y = AXIS;
   for (let device = 0; device < timeline.devices; device++) {
-    const computes = events.filter((e) => e.device === device && e.peer < 0);
+    const computes = events.filter((e) => e.device === device && e.peer < 0
+      && (e.duration > 0 || !timeline.stripes));
     const bare = computes.length === 0;
     const row = { device, y, computes, bare };
     if (!bare) {
       panel.tracks.push({ device, y, height: ROW, events: computes });
       y += ROW + 1;
     }
-    const height = bare ? BARE_LINK : LINK;
+    const many = timeline.lanes[device].length > 2;
+    const height = !bare ? LINK : many ? BARE_LINK_OF_MANY : BARE_LINK;
     for (const lane of timeline.lanes[device]) {
       panel.tracks.push({ device, y, height, events: lane.map((i) => events[i]), link: true });
       y += height + 1;
@@ -84,15 +87,19 @@ function reasonText(reason) {
 }
 
 function describe(event, timeline) {
-  const title = `${data.names[event.kind] ?? event.kind}, microbatch ${event.part}`;
+  const what = timeline.stripes
+    ? `piece ${event.part} of stripe ${event.index}` : `microbatch ${event.part}`;
+  const title = `${data.names[event.kind] ?? event.kind}, ${what}`;
   const facts = [];
-  if (event.peer < 0) {
+  if (event.peer < 0 && timeline.stripes) {
+    facts.push(["device", `${event.device}`]);
+  } else if (event.peer < 0) {
     const repeat = timeline.repeats > 1
       ? ` (repeat ${event.repeat + 1} of ${timeline.repeats})` : "";
     facts.push(["stage", `${event.device}`], ["chunk", `${event.index}${repeat}`]);
   } else {
-    facts.push(["link", `${event.device} → ${event.peer}, channel ${event.channel}`],
-      ["for", `chunk ${event.index}`]);
+    facts.push(["link", `${event.device} → ${event.peer}, channel ${event.channel}`]);
+    if (!timeline.stripes) facts.push(["for", `chunk ${event.index}`]);
   }
   facts.push(["start", timeText(event.start)], ["duration", timeText(event.duration)]);
   if (event.bytes) facts.push(["size", sizeText(event.bytes)]);
@@ -109,7 +116,7 @@ function describeIdle(track, time, timeline) {
   const facts = [["start", timeText(start)], ["duration", timeText(end - start)]];
   if (after?.wait > 0) facts.push(["waits", `for ${reasonText(after.reason)}`]);
   if (after) facts.push(["then", after.label]);
-  return { title: `stage ${track.device} is idle${after ? "" : " until the end"}`, facts };
+  return { title: `${timeline.stripes ? "device" : "stage"} ${track.device} is idle${after ? "" : " until the end"}`, facts };
 }
 
 const panels = data.timelines.map(buildPanel);
