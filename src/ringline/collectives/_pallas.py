@@ -126,13 +126,15 @@ def check_pallas(schedule: CollectiveSchedule, dtype: Any, *, adds: bool, grid: 
 
 def interpret_effects() -> frozenset[Any]:
     """The effects of a kernel that is interpreted here; none where kernels are compiled."""
-    given = jnp.zeros((8, 128), jnp.int32)
 
     def copy(x, y):
         y[...] = x[...]
 
-    kernel = pl.pallas_call(copy, out_shape=like(given, given.shape))
-    return frozenset(jax.make_jaxpr(kernel)(given).effects)
+    def run():
+        given = jnp.zeros((8, 128), jnp.int32)
+        return pl.pallas_call(copy, out_shape=like(given, given.shape))(given)
+
+    return frozenset(jax.make_jaxpr(run)().effects)
 
 
 def _plans(schedule: CollectiveSchedule) -> list[KernelPlan]:

@@ -1,6 +1,5 @@
 """The all-gather as a TPU kernel: stripes copied straight into the neighbour's result."""
 
-from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from ringline.collectives._pallas_kernel import (
     start_remote,
     wait_for,
 )
-from ringline.collectives._pallas_plan import KernelPlan
+from ringline.collectives._pallas_plan import KernelPlan, Step
 
 
 class Window(NamedTuple):
@@ -74,9 +73,9 @@ def gather_kernel(
     shape = list(x.shape)
     shape[axis] *= plan.devices
 
-    def body(row, stripe, result, sends, receives, own) -> None:
+    def body(row, stripe, result, *semaphores) -> None:
         kernel = Kernel(plan, by_device, row, axis_name)
-        _run(kernel, window, stripe, result, (sends, receives, own))
+        kernel.run(lambda step: _do(kernel, step, window, stripe, result, _Semaphores(*semaphores)))
 
     semaphores = pltpu.SemaphoreType.DMA((plan.places,))
     return pl.pallas_call(
@@ -90,40 +89,34 @@ def gather_kernel(
     )(by_device.row(axis_name), x)
 
 
-def _run(kernel: Kernel, window: Window, stripe: Any, result: Any, semaphores: Sequence) -> None:
+class _Semaphores(NamedTuple):
+    """Of the copies to and from neighbours, and of the own stripe's."""
+
+    sends: Any
+    receives: Any
+    own: Any
+
+
+def _do(
+    kernel: Kernel, step: Step, window: Window, stripe: Any, result: Any, semaphores: _Semaphores
+) -> None:
     plan = kernel.plan
-    sends, receives, own = semaphores
-    here = kernel.value(tuple(range(plan.devices)))
-
-    def whole() -> tuple[Any, Any]:
-        return stripe, window.of_result(result, here, 0, plan.pieces)
-
-    def part(index: int) -> tuple[Any, Any, Any]:
-        lane = plan.lanes[index]
-        place = window.of_result(result, kernel.value(lane.stripe), lane.first, lane.stop)
-        mine = window.of_stripe(stripe, lane.first, lane.stop)
-        return lane, (mine if lane.source is None else place), place
-
-    def send(index: int) -> None:
-        lane, source, place = part(index)
-        start_remote(
-            source, place, sends.at[lane.place], receives.at[lane.place], kernel.device(lane.target)
-        )
-
-    for step in plan.steps:
-        index = step.lane
-        actions = {
-            "enter": kernel.enter,
-            "load": lambda: pltpu.make_async_copy(*whole(), own).start(),
-            "loaded": lambda: pltpu.make_async_copy(*whole(), own).wait(),
-            "send": lambda index=index: send(index),
-            "sent": lambda index=index: wait_for(part(index)[1], sends.at[part(index)[0].place]),
-            # Which stripe it is does not matter to the wait, its size does.
-            "arrive": lambda index=index: wait_for(
-                part(index)[2], receives.at[part(index)[0].place]
-            ),
-        }
-        kernel.when(step.who, actions[step.what])
+    if step.what == "enter":
+        return kernel.enter()
+    if step.what in ("load", "loaded"):
+        here = kernel.value(tuple(range(plan.devices)))
+        place = window.of_result(result, here, 0, plan.pieces)
+        copy = pltpu.make_async_copy(stripe, place, semaphores.own)
+        return copy.start() if step.what == "load" else copy.wait()
+    lane = plan.lanes[step.lane]
+    place = window.of_result(result, kernel.value(lane.stripe), lane.first, lane.stop)
+    send, receive = semaphores.sends.at[lane.place], semaphores.receives.at[lane.place]
+    if step.what == "send":
+        own = lane.source is None
+        source = window.of_stripe(stripe, lane.first, lane.stop) if own else place
+        return start_remote(source, place, send, receive, kernel.device(lane.target))
+    # Which stripe it is does not matter to a wait, its size does.
+    return wait_for(place, send if step.what == "sent" else receive)
 
 
 def _multiple(start: Any, width: int, offset: int) -> Any:

@@ -1,6 +1,9 @@
 """What the TPU kernels share: what differs by device, the entry barrier, and waits for copies."""
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +13,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_plan import KernelPlan, Slabs, Who
+from ringline.collectives._pallas_plan import KernelPlan, Slabs, Step, Who, runs_in_one_slab
 
 AxisName = str | tuple[str, ...]
 
@@ -89,24 +92,26 @@ class Kernel(NamedTuple):
         """This device's partner of a column, as an address."""
         return {self.axis_name: self.value(ByDevice.filled(column))}
 
+    def run(self, do: Callable[[Step], None]) -> None:
+        """Do all steps in order; those of the same devices and slabs share one condition."""
+        steps = [step for step in self.plan.steps if self.slabs > 1 or runs_in_one_slab(step)]
+        for (who, slabs), group in groupby(steps, key=lambda step: (step.who, step.slabs)):
+            self.when(who, partial(_each, do, tuple(group)), slabs)
+
     def when(self, who: Who, action: Callable[[], None], slabs: Slabs = "all") -> None:
         """Do `action` on the devices of `who` in some slabs."""
-        conditions = []
-        if not any(who):
-            return
-        if not all(who):
-            conditions.append(self.value(who) != 0)
-        if slabs != "all":
-            if self.slabs == 1:
-                if slabs != "first":
-                    return
-            elif slabs == "not last":
-                conditions.append(self.slab < self.slabs - 1)
-            else:
-                conditions.append((self.slab == 0) if slabs == "first" else (self.slab > 0))
-        for condition in conditions:
-            action = _guarded(condition, action)
-        action()
+        conditions = [] if all(who) else [self.value(who) != 0]
+        if self.slabs > 1 and slabs != "all":
+            holds = {
+                "first": self.slab == 0,
+                "not first": self.slab > 0,
+                "not last": self.slab < self.slabs - 1,
+            }
+            conditions.append(holds[slabs])
+        if conditions:
+            pl.when(reduce(operator.and_, conditions))(action)
+        else:
+            action()
 
     def enter(self) -> None:
         """Tell those who send here that this kernel has begun; wait for the targets' word."""
@@ -116,8 +121,9 @@ class Kernel(NamedTuple):
         pl.semaphore_wait(barrier, self.value(self.by_device.targets()))
 
 
-def _guarded(condition: Any, action: Callable[[], None]) -> Callable[[], None]:
-    return lambda: pl.when(condition)(action)
+def _each(do: Callable[[Step], None], steps: Sequence[Step]) -> None:
+    for step in steps:
+        do(step)
 
 
 def signal(semaphore: Any, device: dict[AxisName, Any]) -> None:

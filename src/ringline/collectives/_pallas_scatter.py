@@ -58,7 +58,8 @@ def scatter_kernel(
         kernel = Kernel(plan, by_device, row, axis_name, slab, slabs)
         start = pl.multiple_of(slab * height, height) if slabs > 1 else 0
         view = _View(blocks, plan.pieces, terms, total, pl.ds(start, height))
-        _run(kernel, view, _Memory(*scratch))
+        memory = _Memory(*scratch)
+        kernel.run(lambda step: _do(kernel, step, view, memory))
 
     slots = pltpu.VMEM((plan.places, plan.largest, height, lanes), x.dtype)
     counters = pltpu.SemaphoreType.DMA((plan.places,))
@@ -132,11 +133,6 @@ class _Memory(NamedTuple):
     receives: Any
     loads: Any
     credits: Any
-
-
-def _run(kernel: Kernel, view: _View, memory: _Memory) -> None:
-    for step in kernel.plan.steps:
-        kernel.when(step.who, lambda step=step: _do(kernel, step, view, memory), step.slabs)
 
 
 def _do(kernel: Kernel, step: Step, view: _View, memory: _Memory) -> None:
