@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from trace_helpers import circular_step, gather, linear_step, split_step
 
-from ringline.schedule import circular
-from ringline.simulate import Timeline, simulate
+from ringline.schedule import all_reduce, circular
+from ringline.simulate import Timeline, simulate, simulate_collective
+from ringline.topology import Ring, mover
 from ringline.trace import html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -144,6 +145,17 @@ def test_sizes_are_shown(visit):
     page.locator(".panel canvas").focus()
     page.keyboard.press("Enter")
     assert "3 MiB" in page.locator("#tip").inner_text()
+
+
+def test_stripes_of_a_collective_are_named(visit):
+    hardware = mover("wormhole-ethernet")
+    page = visit(simulate_collective(all_reduce(Ring(4)), 1 << 16, mover=hardware).timeline)
+    page.locator(".panel canvas").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Shift+ArrowDown")
+    assert "piece 0 of stripe" in page.locator("#tip").inner_text()
+    assert "until the last packet has arrived" in page.locator("thead").inner_text()
+    assert "microbatch" not in page.locator("body").inner_text()
 
 
 def test_keys_zoom_pan_and_pick(visit):

@@ -284,7 +284,7 @@ function paintBackdrop(width) {
   for (const panel of panels) {
     for (const row of panel.rows) {
       const events = row.bare
-        ? panel.events.filter((e) => e.device === row.device) : row.computes;
+        ? panel.events.filter((e) => e.device === row.device && e.peer >= 0) : row.computes;
       for (const event of events) {
         context.fillStyle = paintOf(event).fill;
         context.fillRect(event.start * scale, y, Math.max(event.duration * scale, 0.4),
