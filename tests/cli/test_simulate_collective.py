@@ -30,6 +30,15 @@ def test_json_holds_the_published_line_of_four(capsys):
     assert rows[-1]["linkbw_bytes_per_s"] == pytest.approx(11.63e9, rel=0.01)
 
 
+def test_fewer_slots_cost_time(capsys):
+    times = []
+    for slots in ("2", "4", "16"):
+        simulate("--slots", slots, "-b", "256KiB", "-e", "256KiB", "--json", "-")
+        times.append(json.loads(capsys.readouterr().out)[0]["time_s"])
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.5 * times[-1]
+
+
 def test_large_sizes_are_marked(capsys):
     simulate("--topology", "line", "--devices", "2", "-b", "64MiB", "-e", "64MiB")
     out = capsys.readouterr().out

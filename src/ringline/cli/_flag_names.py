@@ -9,9 +9,9 @@ _UNITS = ("_s", "_bytes")
 def in_flags(message: str, fields: Iterable[str]) -> str:
     """`message` with parameters as flags.
 
-    A parameter that ends with a unit is replaced wherever it stands. One that may also be a
-    plain word is replaced where it can only be a parameter: as what must be something, or
-    what to change.
+    A parameter that ends with a unit is replaced wherever it stands, and one with a value, such
+    as injection='bubble'. One that may also be a plain word is replaced where it can only be a
+    parameter: as what must be something, or what to change.
 
     Args:
         message: of an error that a library function raised.
@@ -27,6 +27,7 @@ def in_flags(message: str, fields: Iterable[str]) -> str:
         flag = f"--{field.replace('_', '-')}"
         units = "|".join(_UNITS)
         message = re.sub(rf"(?<![\w-]){field}(?:{units})(?!\w)", flag, message)
+        message = re.sub(rf"(?<![\w-]){field}='([^']*)'", rf"{flag} \1", message)
         message = re.sub(rf"(?<![\w-]){field}(?= must\b)", flag, message)
         message = re.sub(rf"(?<=\bchange ){field}(?![\w-])", flag, message)
     return message

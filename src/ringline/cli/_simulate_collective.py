@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -50,6 +50,11 @@ class _SimulateCollective:
     """Each size is this many times the one before."""
     packet: Annotated[int | None, tyro.conf.arg(metavar="BYTES")] = None
     """Largest payload of a packet; the data mover's own if not given. Slots share its memory."""
+    slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Packets that the receiver of a channel holds; the data mover's own if not given."""
+    sender_slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Packets that each sender of a channel holds; half of --slots if not given, or the data
+    mover's own."""
     injection: Literal["greedy", "bubble"] = "bubble"
     """bubble: on a ring a device puts in a packet of its own only while two slots are free ahead;
     greedy: while one is."""
@@ -110,9 +115,7 @@ def run(flags: _SimulateCollective) -> int:
             f"expected 0 < --begin <= --end and --factor of at least 2, got {begin}, {end} and "
             f"{flags.factor}; change one of them"
         )
-    hardware = mover(flags.mover)
-    if flags.packet is not None:
-        hardware = hardware.with_packet(flags.packet)
+    hardware = _hardware(flags)
     axes = axes_of(flags.topology, flags.devices, flags.rows)
     schedule = schedule_of(flags.collective, axes, flags.directions, flags.channels)
     rows, last = [], None
@@ -145,6 +148,22 @@ def run(flags: _SimulateCollective) -> int:
         return 0
     _print(Console(highlight=False), hardware, flags, rows, last)
     return 0
+
+
+def _hardware(flags: _SimulateCollective) -> Mover:
+    """The data mover with the packets and slots that were asked for."""
+    for name in ("packet", "slots", "sender_slots"):
+        value = getattr(flags, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}; change {name}")
+    hardware = mover(flags.mover)
+    if flags.packet is not None:
+        hardware = hardware.with_packet(flags.packet)
+    slots, sender_slots = flags.slots, flags.sender_slots
+    if slots is not None:
+        sender_slots = sender_slots or -(-slots // 2)
+        hardware = replace(hardware, receiver_slots=slots)
+    return replace(hardware, sender_slots=sender_slots) if sender_slots else hardware
 
 
 def _row(
