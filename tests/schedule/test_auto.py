@@ -48,6 +48,14 @@ def test_repeats(p, m, v, extra):
     assert max(schedule.peak_activations()) <= (longest + extra) * v
 
 
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 3, 3), (3, 5, 3), (6, 9, 3), (8, 11, 4)])
+def test_no_limit_asked_for_is_enough_where_p_does_not_divide_m(p, m, v):
+    schedule = zero_bubble(p, m, v)
+    schedule.validate()
+    most = max(p * v, *zero_bubble_h1(p, m, v).peak_activations())
+    assert max(schedule.peak_activations()) <= most
+
+
 @pytest.mark.parametrize("p", [2, 4, 7])
 @pytest.mark.parametrize("costs", [(1, 1, 1, 0), (1, 1.2, 0.8, 0.1), (2, 1, 1, 0)])
 def test_it_is_no_worse_than_the_fixed_forms_at_their_memory(p, costs):

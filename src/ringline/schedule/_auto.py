@@ -50,7 +50,8 @@ def zero_bubble(
         microbatches: m, at least 1.
         repeats: v, chunks of each stage in the looped order of `interleaved_one_f_one_b`.
         max_activations: the most that a stage may keep, in activations of the whole stage for
-            one microbatch; None for p.
+            one microbatch; None for p, or what `zero_bubble_h1` keeps where that is more: with
+            repeats, where p does not divide m.
         forward_s: F, the time of a stage's forward; one number or one for each stage.
         input_gradient_s: I, the same for the part of the backward that the stage before needs.
         weight_gradient_s: W, the same for the rest of the backward.
@@ -85,8 +86,11 @@ def zero_bubble(
     }
     _require("transfer_s", transfer_s, 0, math.inf)
     _require("weight_share", weight_share, 0, 1)
-    limit = (stages if max_activations is None else max_activations) * repeats
     longest = len(groups(microbatches, stages)[0])
+    if max_activations is None:
+        limit = max(stages * repeats, (repeats - 1) * longest + stages)
+    else:
+        limit = max_activations * repeats
     least = min(microbatches * repeats, (repeats - 1) * longest + 1)
     if not limit >= least:
         raise ValueError(
