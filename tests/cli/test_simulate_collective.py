@@ -65,7 +65,7 @@ def test_greedy_injection_that_hangs_says_so():
         (("-b", "4M", "-e", "1M"), "expected 0 < --begin <= --end"),
         (("--factor", "1"), "--factor of at least 2"),
         (("--devices", "0"), "needs at least 1 device"),
-        (("--packet", "0"), "packet_bytes must be at least 1"),
+        (("--packet", "0"), "packet must be at least 1"),
     ],
 )
 def test_bad_input(flags, message):
