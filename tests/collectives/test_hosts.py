@@ -201,8 +201,10 @@ def test_what_cannot_be_is_refused(options, message):
 
 
 def test_an_all_reduce_cannot_leave_two_devices_apart():
+    per_host: Any = "local"
+
     def reduce(x):
-        return ringline.all_reduce(x, "host", per_host="local")  # pyrefly: ignore
+        return ringline.all_reduce(x, "host", per_host=per_host)
 
     with pytest.raises(ValueError, match="put both devices of a host on the axis"):
         _on_hosts(reduce)(np.zeros((HOST, LOCAL, 2)))
