@@ -56,14 +56,16 @@ def run(flags: PlanFlags) -> int:
     if flags.json == "-":
         print(json_format.dumps(found_json(found, answers), indent=1))
     else:
-        console = Console()
+        console = Console() if sys.stdout.isatty() else Console(width=140)
         if found.plans:
             console.print(plan_table(found))
-            console.print(memory_line(found.plans[0]), highlight=False, markup=False)
-        console.print(verdict(found), highlight=False, markup=False)
-        console.print(considered_line(found), highlight=False, markup=False)
+            console.print(
+                memory_line(found.plans[0]), highlight=False, markup=False, soft_wrap=True
+            )
+        console.print(verdict(found), highlight=False, markup=False, soft_wrap=True)
+        console.print(considered_line(found), highlight=False, markup=False, soft_wrap=True)
         for answer in answers:
-            console.print(f"why: {answer.sentence}", highlight=False, markup=False)
+            console.print(f"why: {answer.sentence}", highlight=False, markup=False, soft_wrap=True)
         if flags.json:
             text = json_format.dumps(found_json(found, answers), indent=1)
             Path(flags.json).write_text(text + "\n", encoding="utf-8")

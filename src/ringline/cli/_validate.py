@@ -46,7 +46,7 @@ def run(flags: ValidateFlags) -> int:
             raise ValueError(f"cannot write {str(path)!r}; give a file in a folder that exists")
     names = only or tuple(CHECKS)
     reports = []
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     for number, name in enumerate(names, start=1):
         reports.append(_checked(name, f"{number} of {len(names)}: {name}", flags.vtrain))
         if flags.json != "-":
