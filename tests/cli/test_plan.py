@@ -68,7 +68,7 @@ def test_validate(capsys, tmp_path):
     path = tmp_path / "report.json"
     flags = _validate.ValidateFlags(only=(("source-arithmetic", "vtrain"),), json=str(path))
     assert _validate.run(flags) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "within their tolerance" in out
     assert "skipped" in out
     names = [report["name"] for report in json.loads(path.read_text())]

@@ -70,7 +70,9 @@ def _checked(name: str, title: str, vtrain: Path | None) -> Report:
     start_s = time.monotonic()
     if not sys.stderr.isatty():
         print(f"check {title}", file=sys.stderr, flush=True)
-        report = CHECKS[name](Options(vtrain))
+        report = CHECKS[name](
+            Options(vtrain, lambda doing: print(f"  {doing}", file=sys.stderr, flush=True))
+        )
         print(f"  took {time.monotonic() - start_s:.1f} s", file=sys.stderr, flush=True)
         return report
     with Console(stderr=True).status(f"check {title}") as status:

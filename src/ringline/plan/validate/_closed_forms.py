@@ -31,8 +31,10 @@ def closed_forms(options: Options) -> Report:
             "The published 2 (p - 1) m/p + 2 (p - 2) hops of 1F1B are for p dividing m; in "
             "between 2 (p - 1) + 2 ceil((m - 2)(p - 1)/p) holds, which is the same there. Looped "
             "schedules with m < p wait (v - 1)(p - m) chunks more than the published (p - 1).",
-            'The facts that sources state as "about" (V-half, V-min) are claimed here only '
-            "where an exact form is known: V-half for even p.",
+            "Sources give no hops for the two V schedules: 5p - 7 and those of 1F1B were read off "
+            "the simulator, and the planner uses them.",
+            'What sources state as "about" (V-half, V-min) is claimed here only where an exact '
+            "form is known: V-half for even p.",
         ),
     )
 

@@ -120,8 +120,9 @@ def _allowed(figure: Figure) -> str:
             f"{figure.tolerance:.3g}" if not figure.relative else f"{100 * figure.tolerance:.3g}%"
         )
     if figure.bounds is not None:
-        parts.append(figure.note or f"{figure.bounds[0]:.4g} to {figure.bounds[1]:.4g}")
-    return ", ".join(parts)
+        between = f"{figure.bounds[0]:.4g} to {figure.bounds[1]:.4g}"
+        parts.append(between if figure.relative or not figure.note else "")
+    return "; ".join(filter(None, (*parts, figure.note)))
 
 
 def _verdict(figure: Figure) -> str:
