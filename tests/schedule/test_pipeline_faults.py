@@ -95,6 +95,8 @@ def test_deepspeed_1522_a_stage_may_hold_fewer_layers_than_the_others():
     schedule = schedules.zero_bubble_h1(3, 4, layers_per_stage=(1, 5, 5))
     schedule.validate()
     assert schedule.layers_of_chunks(11) == (1, 5, 5)
+    with pytest.raises(ValueError, match=r"at least 1 layer in each chunk.*\(0, 5, 5\); keep"):
+        schedules.linear(3, 4, layers_per_stage=(0, 5, 5)).layers_of_chunks(10)
 
 
 def test_torch_interleaved_m_need_not_be_a_multiple_of_anything():

@@ -164,7 +164,13 @@ class PipelineSchedule:
         given = self.layers_per_stage
         if given is not None:
             counts = (given,) * self.chunks if isinstance(given, int) else tuple(given)
-            if len(counts) != self.chunks or min(counts) < 1 or sum(counts) != layers:
+            if counts and min(counts) < 1:
+                raise ValueError(
+                    f"schedule {self.name!r} needs at least 1 layer in each chunk, got "
+                    f"layers_per_stage={given}; keep what is no layer, such as an embedding, "
+                    "outside the pipeline"
+                )
+            if len(counts) != self.chunks or sum(counts) != layers:
                 raise ValueError(
                     f"schedule {self.name!r} with {self.chunks} chunks places layers_per_stage="
                     f"{given} ({sum(counts)} layers), got {layers} layers; change "
