@@ -96,7 +96,20 @@ def joined_pairs():
     )
 
 
+def sharded_weights():
+    return simulate(
+        schedules.circular(3, 6, 2),
+        forward_s=1 / 3,
+        backward_s=2 / 3,
+        transfer_s=0.01,
+        gather_s=0.3,
+        gather_every="use",
+        reduce_s=0.2,
+    )
+
+
 TIMELINES = (
+    sharded_weights,
     linear_step,
     circular_step,
     split_step,

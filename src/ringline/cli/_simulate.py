@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -44,6 +44,13 @@ class Simulate:
     """Seconds from stage to stage."""
     overlap: bool = True
     """Whether transfers run beside computations."""
+    gather: tuple[float, ...] = (0.0,)
+    """Seconds to gather a stage's weights over the chips that share them (FSDP); one number, or
+    one a stage."""
+    gather_every: Literal["step", "use"] = "step"
+    """step: weights are gathered once; use: for each forward and backward, one ahead."""
+    reduce: tuple[float, ...] = (0.0,)
+    """Seconds to reduce a stage's gradients, each chunk's behind its last backward."""
     compare: Annotated[
         tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="SCHEDULE")
     ] = ()
@@ -132,8 +139,15 @@ def _simulate(schedule: PipelineSchedule, flags: Simulate) -> Timeline:
         costs |= {"input_gradient_s": half, "weight_gradient_s": half}
     else:
         costs["backward_s"] = flags.backward
+    costs |= {"gather_s": flags.gather, "reduce_s": flags.reduce}
     given = {name: cost[0] if len(cost) == 1 else cost for name, cost in costs.items()}
-    return simulate(schedule, transfer_s=flags.transfer, overlap=flags.overlap, **given)
+    return simulate(
+        schedule,
+        transfer_s=flags.transfer,
+        overlap=flags.overlap,
+        gather_every=flags.gather_every,
+        **given,
+    )
 
 
 def _numbers(timeline: Timeline) -> dict[str, Any]:

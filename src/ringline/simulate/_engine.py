@@ -23,7 +23,7 @@ from ringline.schedule import (
 )
 from ringline.simulate._link import Link
 from ringline.simulate._memory import peak_live
-from ringline.simulate._timeline import Event, Timeline
+from ringline.simulate._timeline import GROUP_CHANNEL, Event, Timeline
 
 Channel = tuple[int, int, int]
 
@@ -148,20 +148,23 @@ class _Run:
     def _start_compute(self, lane: _Lane, compute: Compute, now: float) -> None:
         duration_s = self.compute_s(lane.device, compute)
         wait_s = now - lane.free_s
+        group = compute.queue[0] == "group"
         self.events.append(
             Event(
                 now,
                 duration_s,
                 lane.device,
-                "compute",
+                "transfer" if group else "compute",
                 compute.op,
                 str(compute),
                 compute.index,
                 compute.part,
+                lane.device if group else None,
+                GROUP_CHANNEL if group else 0,
                 wait_s=wait_s,
                 wait=self._reason(lane) if wait_s > 0 else "",
-                reads=compute.reads,
-                writes=compute.writes,
+                reads=() if group else compute.reads,
+                writes=() if group else compute.writes,
             )
         )
         self._at(now + duration_s, self._finish, lane, compute)

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 from ringline.schedule import Compute, PipelineSchedule
 from ringline.simulate._engine import simulate_program
 from ringline.simulate._link import Link
 from ringline.simulate._timeline import Timeline
+from ringline.simulate._weights import GatherEvery, with_weights
 
 Cost = float | Sequence[float]
 
@@ -20,6 +22,9 @@ def simulate(
     weight_gradient_s: Cost | None = None,
     transfer_s: float = 0.0,
     overlap: bool = True,
+    gather_s: Cost = 0.0,
+    gather_every: GatherEvery = "step",
+    reduce_s: Cost = 0.0,
 ) -> Timeline:
     """When every stage runs what, and what the step costs.
 
@@ -43,6 +48,13 @@ def simulate(
             stage, each direction by itself.
         overlap: whether transfers run beside the computations. If not, the sender waits until
             its transfer is done.
+        gather_s: the time to gather the weights of a whole stage over the chips that share them
+            (FSDP); its chunks share it by their layers. 0 for weights that lie there whole.
+        gather_every: `step`: each chunk's weights are gathered once, before its first operation;
+            `use`: for each forward and backward, one ahead. With `overlap` beside the
+            computations, one gather or reduction of a stage at a time.
+        reduce_s: the time to reduce the gradients of a whole stage, each chunk's behind its last
+            backward.
 
     Returns:
         The events, with `makespan_s`, `bubble_s`, `exposed_transfer_s`, `peak_activations`.
@@ -79,6 +91,10 @@ def simulate(
             "both parts instead of it"
         )
     _require_costs(schedule, given)
+    given["GATHER"] = _per_stage("gather_s", gather_s, stages)
+    given["REDUCE"] = _per_stage("reduce_s", reduce_s, stages)
+    if gather_every not in get_args(GatherEvery):
+        raise ValueError(f"gather_every must be 'step' or 'use', got {gather_every!r}; change it")
     share = _shares(schedule)
     duration_s = {
         (op, chunk): costs[stage] * share[chunk]
@@ -90,8 +106,13 @@ def simulate(
     def compute_s(stage: int, compute: Compute) -> float:
         return duration_s[compute.op, compute.index]
 
-    return simulate_program(
+    program = with_weights(
         schedule.program(),
+        gather=gather_every if any(given["GATHER"] or ()) else None,
+        reduce=any(given["REDUCE"] or ()),
+    )
+    return simulate_program(
+        program,
         compute_s=compute_s,
         link=Link(transfer_s=transfer_s),
         overlap=overlap,

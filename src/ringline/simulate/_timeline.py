@@ -8,6 +8,8 @@ from typing import Literal
 from ringline.schedule import Value
 
 Interval = tuple[float, float]
+# Of events that a stage's chips do among themselves, beside the channels to its neighbours.
+GROUP_CHANNEL = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,12 @@ class Event:
         duration_s: how long it takes; for a transfer until the value has arrived.
         device: the stage or device that computes, or sends.
         queue: `compute` or `transfer`.
-        kind: the operation: F, B, I, W, SEND_F, SEND_B, SEND and so on.
+        kind: the operation: F, B, I, W, SEND_F, SEND_B, SEND, GATHER, REDUCE and so on.
         label: the text form: `2F0` is the forward of chunk 2 for microbatch 0.
         index: the chunk that computes, or that reads what is sent; or the stripe's owner.
         part: the microbatch, or the piece of the stripe.
-        peer: the device a transfer goes to; None for a computation.
+        peer: the device a transfer goes to, itself for a gather or a reduction among the chips
+            of a stage; None for a computation.
         channel: the channel of a transfer.
         bytes: size of a transfer, 0 where it is not known.
         wait_s: how long before `start_s` it could have started but for what `wait` names: a
@@ -59,6 +62,8 @@ class Event:
         """The line of a drawing it belongs to: `stage 2`, or `link 2 > 3`."""
         if self.peer is None:
             return f"stage {self.device}"
+        if self.peer == self.device:
+            return f"chips of stage {self.device}"
         return f"link {self.device} > {self.peer}"
 
 
@@ -129,7 +134,10 @@ class Timeline:
 
     @cached_property
     def exposed_transfer_per_stage_s(self) -> tuple[float, ...]:
-        """Per stage, the time in which it sends or is being sent to, and computes nothing."""
+        """Per stage, the time in which it communicates and computes nothing.
+
+        It sends, is being sent to, or its chips gather weights or reduce gradients.
+        """
         transfers: list[list[Interval]] = [[] for _ in range(self.devices)]
         for event in self.events:
             if event.peer is not None:

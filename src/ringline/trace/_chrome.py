@@ -97,12 +97,14 @@ def _lanes(layout: Layout) -> dict[int, _Thread]:
 
 
 def _track(event: Event) -> str:
-    if event.peer is None:
+    if event.peer is None or event.peer == event.device:
         return event.track
     return _link(event.device, event.peer, event.channel)
 
 
 def _link(device: int, peer: int, channel: int) -> str:
+    if peer == device:
+        return f"chips of stage {device}"
     return f"link {device} > {peer}, channel {channel}"
 
 

@@ -21,6 +21,7 @@ _BASE: dict[str, dict[Theme, str]] = {
     "W": {"light": "#10876a", "dark": "#2fae8c"},
     "SEND_F": {"light": "#1668ad", "dark": "#3f93dd"},
     "SEND_B": {"light": "#c98407", "dark": "#eeab33"},
+    "REDUCE": {"light": "#5b6470", "dark": "#9aa4b2"},
 }
 _OTHER: dict[Theme, str] = {"light": "#a2497d", "dark": "#cf7fae"}
 _NAMES = {
@@ -31,6 +32,8 @@ _NAMES = {
     "SEND_F": "activation on a link",
     "SEND_B": "cotangent on a link",
     "SEND": "transfer",
+    "GATHER": "gather of weights",
+    "REDUCE": "reduction of gradients",
 }
 _FAINTEST = 0.52
 

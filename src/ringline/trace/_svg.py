@@ -122,7 +122,8 @@ def _cell(event: Event, layout: Layout, left: float, y: float, scale: float) -> 
 
 def _bar(event: Event, left: float, y: float, scale: float) -> str:
     size = f", {size_text(event.bytes)}" if event.bytes else ""
-    title = f"{event.label} to stage {event.peer}, {time_text(event.duration_s)}{size}"
+    what = name_of(event.kind) if event.peer == event.device else f"to stage {event.peer}"
+    title = f"{event.label} {what}, {time_text(event.duration_s)}{size}"
     return (
         f'<rect class="{event.kind}" x="{left + event.start_s * scale:.2f}" y="{y:g}" '
         f'width="{max(event.duration_s * scale, 0.2):.2f}" height="{_LINK - 1}">'

@@ -97,6 +97,8 @@ function describe(event, timeline) {
     const repeat = timeline.repeats > 1
       ? ` (repeat ${event.repeat + 1} of ${timeline.repeats})` : "";
     facts.push(["stage", `${event.device}`], ["chunk", `${event.index}${repeat}`]);
+  } else if (event.peer === event.device) {
+    facts.push(["among", `the chips of stage ${event.device}`], ["of", `chunk ${event.index}`]);
   } else {
     facts.push(["link", `${event.device} → ${event.peer}, channel ${event.channel}`]);
     if (!timeline.stripes) facts.push(["for", `chunk ${event.index}`]);
