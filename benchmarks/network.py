@@ -90,6 +90,7 @@ def main() -> None:
         "machine": {
             "host_cpus": os.cpu_count(),
             "load_average": [load_before, os.getloadavg()[0]],
+            "niceness": os.nice(0),
             "python": platform.python_version(),
             "kernel": platform.release(),
             "libraries": [report["library"] for report in reports],
