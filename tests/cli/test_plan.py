@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringline.cli import _hardware, _plan, _validate
+from ringline.cli import _hardware, _plan, _validate, main
 
 SMALL = _plan.PlanFlags(model="llama3-8b", cluster="v5p-16", batch=16, length=1024, top=2)
 
@@ -31,8 +31,16 @@ def test_plan_as_json(capsys, tmp_path):
 
 
 def test_plan_says_when_nothing_fits(capsys):
-    assert _plan.run(small(model="llama3-405b")) == 1
-    assert "nothing fits" in capsys.readouterr().out
+    assert main(["plan", "--model", "llama3-405b", "--cluster", "v5e-16", "--batch", "16"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("ringline: error: nothing fits; closest: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_layout_that_does_not_divide_is_bad_input(capsys):
+    assert _plan.run(small(why=("stages=3",))) == 2
+    assert "why: stages=3 cannot run: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

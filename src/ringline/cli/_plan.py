@@ -11,13 +11,14 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ringline.cli import BAD_INPUT
 from ringline.plan._layout import parse_constraints
 from ringline.plan._model import model
 from ringline.plan._report import considered_line, found_json, memory_line, plan_table
+from ringline.plan._search import Found, search
 from ringline.plan._search import Progress as Report
-from ringline.plan._search import search
 from ringline.plan._step import Work
-from ringline.plan._why import verdict, why
+from ringline.plan._why import Why, verdict, why
 from ringline.topology import cluster
 
 
@@ -43,7 +44,11 @@ class PlanFlags:
 
 
 def run(flags: PlanFlags) -> int:
-    """Search, print, and return the exit status: 0, or 1 when nothing fits."""
+    """Search, print, and return the exit status: 0, or 2 where a layout asked about cannot run.
+
+    Raises:
+        ValueError: when nothing fits, with the layout that misses by least.
+    """
     for name in ("batch", "length", "top"):
         if getattr(flags, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
@@ -55,21 +60,22 @@ def run(flags: PlanFlags) -> int:
         answers = [why(work, found, asked) for asked in flags.why]
     if flags.json == "-":
         print(json_format.dumps(found_json(found, answers), indent=1))
-    else:
-        console = Console() if sys.stdout.isatty() else Console(width=140)
-        if found.plans:
-            console.print(plan_table(found))
-            console.print(
-                memory_line(found.plans[0]), highlight=False, markup=False, soft_wrap=True
-            )
-        console.print(verdict(found), highlight=False, markup=False, soft_wrap=True)
-        console.print(considered_line(found), highlight=False, markup=False, soft_wrap=True)
-        for answer in answers:
-            console.print(f"why: {answer.sentence}", highlight=False, markup=False, soft_wrap=True)
-        if flags.json:
-            text = json_format.dumps(found_json(found, answers), indent=1)
-            Path(flags.json).write_text(text + "\n", encoding="utf-8")
-    return 0 if found.plans else 1
+    elif flags.json:
+        text = json_format.dumps(found_json(found, answers), indent=1)
+        Path(flags.json).write_text(text + "\n", encoding="utf-8")
+    if not found.plans:
+        raise ValueError(verdict(found))
+    if flags.json != "-":
+        _print(found, answers)
+    return BAD_INPUT if any(answer.plan is None for answer in answers) else 0
+
+
+def _print(found: Found, answers: list[Why]) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(plan_table(found))
+    lines = [memory_line(found.plans[0]), verdict(found), considered_line(found)]
+    for line in (*lines, *(f"why: {answer.sentence}" for answer in answers)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
