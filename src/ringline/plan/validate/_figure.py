@@ -40,6 +40,11 @@ class Figure:
         return difference / self.published if self.relative else difference
 
     @property
+    def is_difference(self) -> bool:
+        """Whether it is an error or a difference itself, and not a pair of numbers."""
+        return self.published == 0 and not self.relative
+
+    @property
     def passes(self) -> bool | None:
         """Whether it is within its tolerance and bounds; None where it has neither."""
         verdicts = []
@@ -77,7 +82,8 @@ class Report:
 
     def errors(self, *, fit: bool) -> list[float]:
         """Absolute errors of the fit rows, or of the test rows."""
-        return [abs(figure.error) for figure in self.figures if figure.fit == fit]
+        pairs = (figure for figure in self.figures if not figure.is_difference)
+        return [abs(figure.error) for figure in pairs if figure.fit == fit]
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""

@@ -62,8 +62,8 @@ def _section(report: Report) -> list[str]:
         return [*blocks, f"Skipped: {report.skipped}."]
     for title, fit in (("Test rows", False), ("Fit rows", True)):
         rows = [figure for figure in report.figures if figure.fit == fit]
-        pairs = [figure for figure in rows if not _is_difference(figure)]
-        differences = [figure for figure in rows if _is_difference(figure)]
+        pairs = [figure for figure in rows if not figure.is_difference]
+        differences = [figure for figure in rows if figure.is_difference]
         if rows:
             blocks.append(f"### {title}")
         if pairs:
@@ -71,11 +71,6 @@ def _section(report: Report) -> list[str]:
         if differences:
             blocks.append(_differences(differences))
     return [*blocks, "\n".join(f"- {_escaped(note)}" for note in report.notes)]
-
-
-def _is_difference(figure: Figure) -> bool:
-    """Whether it is an error or a difference itself, and not a pair of numbers."""
-    return figure.published == 0 and not figure.relative
 
 
 def _pairs(figures: Iterable[Figure]) -> str:
