@@ -89,29 +89,13 @@ def test_nothing_is_faster_than_the_roofline(topology, directions, channels, siz
 
 
 @settings(max_examples=30, deadline=None)
-@given(topologies, st.lists(st.integers(0, 1 << 18), min_size=2, max_size=2))
+@given(topologies, st.lists(st.integers(0, 1 << 20), min_size=2, max_size=2))
 def test_cost_is_monotone_in_size(topology, sizes):
     small, large = sorted(sizes)
     schedule = all_gather(topology)
     assert collective_s(schedule, small, mover=WORMHOLE) <= collective_s(
         schedule, large, mover=WORMHOLE
     )
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(2, 8),
-    st.integers(1, 200_000),
-    st.sampled_from(["bytes_per_s", "inject_bytes_per_s", "hop_latency_s"]),
-    st.floats(1.1, 4.0),
-)
-def test_a_faster_link_never_slows_a_line(devices, size, what, factor):
-    schedule = all_gather(Line(devices))
-    value = getattr(WORMHOLE, what)
-    faster = value / factor if what.endswith("latency_s") else value * factor
-    before = simulate_collective(schedule, size, mover=WORMHOLE).time_s
-    after = simulate_collective(schedule, size, mover=replace(WORMHOLE, **{what: faster})).time_s
-    assert after <= before * (1 + 1e-12)
 
 
 def test_beyond_the_simulated_sizes_the_cost_goes_on_in_a_line():
