@@ -233,5 +233,7 @@ def _lanes(device: int, row: Sequence[Instruction], overlap: bool) -> list[_Lane
     lanes: dict[object, _Lane] = {}
     for instruction in row:
         key = instruction.queue if overlap else "all"
-        lanes.setdefault(key, _Lane(device)).instructions.append(instruction)
+        if key not in lanes:
+            lanes[key] = _Lane(device)
+        lanes[key].instructions.append(instruction)
     return list(lanes.values())
