@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -174,9 +175,12 @@ def run(flags: _Flags) -> int:
     rows = []
     columns = _columns(operation)
     print(_head(flags, operation, columns), file=out, flush=True)
-    for row in _measured(cases, setup, max_bytes, show=first):
-        rows.append(row)
-        print(_line(row, columns), file=out, flush=True)
+    with warnings.catch_warnings(record=True) as said:
+        for row in _measured(cases, setup, max_bytes, show=first):
+            rows.append(row)
+            print(*(f"# note: {note.message}\n" for note in said), sep="", end="", file=out)
+            said.clear()
+            print(_line(row, columns), file=out, flush=True)
     wrong = sum(row.wrong or 0 for row in rows)
     busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
     average = sum(busbw) / len(busbw) if busbw else 0.0
