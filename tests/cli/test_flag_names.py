@@ -5,6 +5,15 @@ import pytest
 from ringline import cli
 
 
+def test_keys_of_a_file_keep_their_names(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text("[mine]\npacket_bytes = 0\n")
+    assert cli.main(["simulate", "all-gather", "--mover", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "key 'packet_bytes' of [mine]" in err
+    assert err.rstrip().endswith("change packet_bytes")
+
+
 @pytest.mark.parametrize(
     ("arguments", "starts", "ends"),
     [

@@ -23,6 +23,8 @@ def in_flags(message: str, fields: Iterable[str]) -> str:
         >>> in_flags("a ring has slots; slots must be at least 1", ["slots"])
         'a ring has slots; --slots must be at least 1'
     """
+    if ", key '" in message:  # of a file, whose keys have names of their own
+        return message
     for field in fields:
         flag = f"--{field.replace('_', '-')}"
         units = "|".join(_UNITS)
