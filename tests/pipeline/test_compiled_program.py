@@ -129,7 +129,7 @@ def test_memory_does_not_grow_with_microbatches(name):
 
 @pytest.mark.parametrize(
     ("schedule", "remat"),
-    zip(ORDERS, (True, False, False, True)),
+    list(zip(ORDERS, (True, False, False, True))),
     ids=[schedule.name for schedule in ORDERS],
 )
 def test_every_layer_runs_and_is_run_back_once_for_each_microbatch(schedule, remat):
