@@ -22,8 +22,9 @@ from ringline.collectives._arguments import (
     varying,
     varying_axes,
 )
+from ringline.collectives._bits import platform
 from ringline.collectives._hosts import PerHost, find_pairs
-from ringline.collectives._permute import AxisName, choose_assembly, platform
+from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.collectives._primitive import bind_all_gather, bind_all_gather_into
 from ringline.collectives._uneven import check_sizes
 from ringline.schedule import all_gather as all_gather_schedule

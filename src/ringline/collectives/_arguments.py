@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ringline.collectives._permute import AxisName, platform
+from ringline.collectives._bits import platform
+from ringline.collectives._permute import AxisName
 from ringline.schedule import CollectiveSchedule
 from ringline.topology import TopologyName
 from ringline.topology import topology as make_topology

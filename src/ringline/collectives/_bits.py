@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -15,17 +16,24 @@ _CARRIERS = {1: jnp.uint8, 2: jnp.uint16}
 
 
 def carried_as(dtype: Any) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """Functions to what arrays of `dtype` are moved as, and back: small floats as integers.
+    """Functions to what arrays of `dtype` are moved as, and back.
 
-    That cuts derivatives off, so it belongs inside a primitive.
+    On a CPU small floats move as integers; elsewhere nothing does. That cuts derivatives off, so it belongs inside a primitive.
     """
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
+    small = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
+    if not small or platform() != "cpu":
         return _same, _same
     carrier = _CARRIERS[jnp.dtype(dtype).itemsize]
     return (
         partial(lax.bitcast_convert_type, new_dtype=carrier),
         partial(lax.bitcast_convert_type, new_dtype=dtype),
     )
+
+
+def platform() -> str:
+    """The platform of the mesh in use: the target's when compiling ahead of time."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return getattr(device, "platform", None) or jax.default_backend()
 
 
 def _same(x: Array) -> Array:

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from ringline.collectives._permute import AxisName, platform
+from ringline.collectives._bits import platform
+from ringline.collectives._permute import AxisName
 from ringline.schedule import CollectiveSchedule
 from ringline.topology import Ladder, Rails
 from ringline.topology import topology as make_topology

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ringline.collectives._bits import carried_as
+from ringline.collectives._bits import carried_as, platform
 from ringline.collectives._plan import Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
@@ -40,12 +40,6 @@ def choose_assembly(devices: int, shard_bytes: int) -> Assembly:
     branches_are_safe = set(mesh.manual_axes) == set(mesh.axis_names)
     fits = devices <= _MAX_CONCATENATE_DEVICES and shard_bytes <= _MAX_CONCATENATE_BYTES
     return "concatenate" if fits and branches_are_safe and platform() == "cpu" else "update"
-
-
-def platform() -> str:
-    """The platform of the mesh in use: the target's when compiling ahead of time."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return getattr(device, "platform", None) or jax.default_backend()
 
 
 def permute_all_gather(
@@ -107,7 +101,7 @@ def permute_gather_each(
         return _concatenate(results, plan, axis_name, axis, cut)
     shape = list(results[0].shape)
     shape[axis] *= schedule.stripes
-    out = lax.broadcast_in_dim(_zero_like(results[0]), shape, ())
+    out = _empty(shape, results[0])
     offsets = _offsets(plan, x.shape[axis], axis_name)
     return _place(out, results, plan, bounds, offsets, axis, cut)
 
@@ -182,7 +176,7 @@ def _update(
         return _place(out, arrivals, plan, bounds, offsets, axis, cut, {slab_dim: start})
 
     if out is None:
-        out = lax.broadcast_in_dim(_zero_like(to_bits(x)), shape, ())
+        out = _empty(shape, to_bits(x))
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 
@@ -197,8 +191,9 @@ def _place(
     base: Mapping[int, int | Array] = MappingProxyType({}),
 ) -> Array:
     """Write every arrival to its place in `out`, from the starts `base` of some dims on."""
-    # The own stripe comes last: where nothing arrived, its place is what is written first.
-    for array, arrival, offset in reversed(list(zip(arrivals, plan.arrivals, offsets))):
+    # In the order they land; the own stripe last, for where nothing arrived, its place is written.
+    own, *landed = zip(arrivals, plan.arrivals, offsets)
+    for array, arrival, offset in (*landed, own):
         starts: list = [base.get(dim, 0) for dim in range(out.ndim)]
         starts[cut] = starts[cut] + bounds[arrival.first]
         starts[axis] = starts[axis] + offset
@@ -222,8 +217,11 @@ def _offsets(plan: Plan, width: int, axis_name: AxisName) -> list[Array]:
 def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
     """The dim along which a large stripe is cut, and into how many equal slabs.
 
-    One slab after the other is sent, so that the arrivals of only one are alive.
+    One slab after the other is sent, so that the arrivals of only one are alive. Elsewhere than
+    on emulated devices all are sent at once, and each is put in place while others travel.
     """
+    if platform() != "cpu":
+        return 0, 1
     wanted = max(1, x.size * x.dtype.itemsize // _SLAB_BYTES)
     free = [dim for dim in range(x.ndim) if dim not in (axis, cut)]
     if wanted == 1 or not free:
@@ -233,8 +231,8 @@ def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
     return dim, next((count for count in counts if x.shape[dim] % count == 0), 1)
 
 
-def _zero_like(x: Array) -> Array:
-    """A zero scalar of the type of `x`, varying over the same mesh axes."""
-    zero = jnp.zeros((), x.dtype)
-    varying = tuple(jax.typeof(x).manual_axis_type.varying)
-    return lax.pcast(zero, varying, to="varying") if varying else zero
+def _empty(shape: Sequence[int], like: Array) -> Array:
+    """An array to be written whole, of the type of `like`, varying over the same mesh axes."""
+    out = lax.empty(tuple(shape), like.dtype)
+    varying = tuple(jax.typeof(like).manual_axis_type.varying)
+    return lax.pcast(out, varying, to="varying") if varying else out
