@@ -16,6 +16,11 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
+# Now, so that no test starts JAX with other devices.
+import jax
+
+jax.devices()
+
 
 @pytest.fixture(scope="session")
 def libtpu():
