@@ -1,6 +1,7 @@
 """The collectives' kernels, compiled for TPU slices: tiles, semaphores and memory that fit."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,28 @@ def test_every_dtype_compiles(dtype):
             compiled("v5e:2x2", ringline.all_reduce, dtype, (12, 20), None)
     else:
         assert kernels(compiled("v5e:2x2", ringline.all_reduce, dtype, (12, 20), None)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize(("topology", "dtype"), [("ring", "bfloat16"), ("line", "float32")])
+def test_fused_forms_compile(name, topology, dtype):
+    """Rows, sums and columns that fit no tile, in several tiles."""
+    slice_ = target(name)
+    mesh = slice_.mesh(x=slice_.device_count)
+
+    def block(x, w, v):
+        options: dict[str, Any] = {"topology": topology, "implementation": "pallas"}
+        hidden = ringline.all_gather_matmul(x, w, "x", **options)
+        return ringline.matmul_reduce_scatter(hidden, v, "x", **options)
+
+    specs = (P("x"), P(None, "x"), P("x"))
+    function = jax.shard_map(block, mesh=mesh, in_specs=specs, out_specs=P("x"), check_vma=False)
+    given = [
+        jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(((1048, 200), (200, 1600), (1600, 200)), specs)
+    ]
+    assert kernels(compile_for(slice_, function, *given, mesh=mesh)) == 2
 
 
 def test_stripes_that_fit_the_tiles_are_moved_where_they_lie():

@@ -175,10 +175,13 @@ class _Proof:
                 begun = opened.pop((closes[event.what], place), None)
                 if begun is None or begun._replace(what=event.what) != event:
                     raise self._fault(device, f"{event} waits for what was not started")
-            elif event.what == "add" and opened.keys() & {("send", place), ("load", place)}:
+            elif self._changes_buffer(event) and {("send", place), ("load", place)} & set(opened):
                 raise self._fault(device, f"{event} changes a buffer that is in use")
             elif event.what == "end" and opened:
                 raise self._fault(device, f"{next(iter(opened.values()))} is never waited for")
+
+    def _changes_buffer(self, event: Event) -> bool:
+        return self.plan.sums and event.what in ("add", "multiply")
 
     def _place(self, event: Event) -> int:
         if event.lane < len(self.plan.lanes):
@@ -189,8 +192,7 @@ class _Proof:
         """What is read has arrived; copies that land on one semaphore come one by one."""
         landed: dict[int, Event] = {}
         for event in self.rows[device]:
-            needed = self._reads(event)
-            if needed is not None:
+            for needed in self._reads(device, event):
                 arrival = Event("arrive", needed, event.call, event.slab)
                 if self.at[device].get(arrival, len(self.rows[device])) > self.at[device][event]:
                     raise self._fault(device, f"{event} reads what has not arrived")
@@ -210,12 +212,21 @@ class _Proof:
                     "first; give them a semaphore each, or a credit between them",
                 )
 
-    def _reads(self, event: Event) -> int | None:
+    def _reads(self, device: int, event: Event) -> list[int]:
+        """The lanes whose arrivals an event of the device reads."""
+        if event.what not in ("send", "add", "multiply"):
+            return []
+        if event.lane == len(self.plan.lanes):
+            return []
+        lane = self.plan.lanes[event.lane]
         if event.what == "send":
-            return self.plan.lanes[event.lane].source
+            return [] if lane.source is None else [lane.source]
         if event.what == "add":
-            return self.plan.lanes[event.lane].runs[event.run].addends[event.addend].arrival
-        return None
+            return [lane.runs[event.run].addends[event.addend].arrival]
+        if not self.plan.sums:
+            return [event.lane]
+        addends = [addend for run in lane.runs for addend in run.addends]
+        return [a.arrival for a in addends if a.present is None or a.present[device]]
 
     def _known(self, device: int, event: Event, other: int, before: Event) -> bool:
         """Whether `before` of device `other` is certain to come before `event` of `device`."""
@@ -258,13 +269,16 @@ class _Proof:
         found: Accesses = defaultdict(list)
         for place, event in enumerate(self.rows[device]):
             done, regions = place, []
-            if event.what == "add":
-                needed = self._reads(event)
-                assert needed is not None
-                regions = [("slot", self.plan.lanes[needed].place, 0)]
-            elif event.what == "send" and self._reads(event) is not None:
+            needed = self._reads(device, event)
+            if self.plan.sums and event.what != "send":
+                regions = [("slot", self.plan.lanes[lane].place, 0) for lane in needed]
+            elif event.what == "send" and needed:
                 regions = self._regions(self.plan.lanes[event.lane], device)
                 done = self._find(device, event._replace(what="sent"), "a copy")
+            elif event.what == "multiply" and needed:
+                lane = self.plan.lanes[event.lane]
+                stripe, pieces = lane.received[device], range(lane.first, lane.stop)
+                regions = [("out", stripe, piece) for piece in pieces]
             elif event.what == "load" and not self.plan.sums:
                 regions = [("out", device, piece) for piece in range(self.plan.pieces)]
                 done = self._find(device, event._replace(what="loaded"), "a copy")

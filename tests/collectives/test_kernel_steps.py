@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from kernel_check import check_kernel
 
+from ringline.collectives._pallas_matmul_plan import plan_gather_matmul, plan_matmul_scatter
 from ringline.collectives._pallas_plan import plan_gather, plan_scatter
 from ringline.schedule import ScheduleError, all_gather, reduce_scatter
 from ringline.topology import Line, Ring
@@ -23,6 +24,14 @@ def gather(topology=Ring, devices=4, **options):
 
 def scatter(topology=Ring, devices=4, **options):
     return plan_scatter(reduce_scatter(topology(devices), **options))
+
+
+def gather_matmul(topology=Ring, devices=4, **options):
+    return plan_gather_matmul(all_gather(topology(devices), **options))
+
+
+def matmul_scatter(topology=Ring, devices=4, **options):
+    return plan_matmul_scatter(reduce_scatter(topology(devices), **options))
 
 
 def without(plan, *whats):
@@ -45,7 +54,31 @@ def test_steps_end_and_nothing_comes_too_early(devices, topology, directions, ch
         check_kernel(scatter(topology, devices, **options), slabs=slabs)
 
 
-@pytest.mark.parametrize("make", [gather, scatter])
+@pytest.mark.parametrize(("topology", "directions", "channels"), SHAPES)
+@pytest.mark.parametrize("devices", [2, 3, 4, 5])
+def test_everything_is_multiplied_once_it_has_arrived(devices, topology, directions, channels):
+    options = {"directions": directions, "channels": channels}
+    gathered = gather_matmul(topology, devices, **options)
+    check_kernel(gathered)
+    check_kernel(matmul_scatter(topology, devices, **options), slabs=1)
+    for device in range(devices):
+        own = [(device, piece) for piece in range(gathered.pieces)]
+        for step in gathered.steps:
+            if step.what == "multiply" and step.who[device] and step.lane < len(gathered.lanes):
+                lane = gathered.lanes[step.lane]
+                own += [(lane.received[device], p) for p in range(lane.first, lane.stop)]
+        assert sorted(own) == [(s, p) for s in range(devices) for p in range(gathered.pieces)]
+
+
+def test_copies_are_on_their_way_while_products_are_formed():
+    """All sends of a step are started before the products of the step before."""
+    steps = [(step.what, step.lane) for step in gather_matmul(Ring, 4).steps]
+    own = ("multiply", 4)
+    assert steps.index(own) > max(steps.index(("send", lane)) for lane in (0, 1))
+    assert steps.index(("multiply", 0)) > max(steps.index(("send", lane)) for lane in (2, 3))
+
+
+@pytest.mark.parametrize("make", [gather, scatter, gather_matmul, matmul_scatter])
 @pytest.mark.parametrize("topology", [Ring, Line])
 def test_a_missing_entry_barrier_is_found(make, topology):
     with pytest.raises(ScheduleError, match=r"before device \d has entered the kernel"):
@@ -81,6 +114,9 @@ def test_a_shared_semaphore_is_found(topology):
         (gather, "arrive", "reads what has not arrived"),
         (gather, "sent", "send lane 0 .* is never waited for"),
         (gather, "loaded", "load lane 4 .* is never waited for"),
+        (gather_matmul, "arrive", "reads what has not arrived"),
+        (matmul_scatter, "arrive", "reads what has not arrived"),
+        (matmul_scatter, "sent", "changes a buffer"),
         (scatter, "arrive", "reads what has not arrived"),
         (scatter, "sent", "starts while"),
         (scatter, "loaded", "starts while|changes a buffer"),

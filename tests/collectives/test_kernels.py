@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_all_gather
+import test_fused
 import test_reduce_scatter
 import test_transforms
 from collective_cases import (
@@ -125,12 +126,16 @@ def test_derivatives(chips, form):
     test_transforms.test_derivatives(form, True)
 
 
-def test_remat_scan_and_vmap(chips, monkeypatch):
-    # Only the emulation has effects, and JAX recomputes nothing that has.
+def _allow_remat(monkeypatch):
+    """Only the emulation has effects, and JAX recomputes nothing that has."""
     allowed = effects.EffectTypeSet()
     for kind in (callback.IOEffect, callback.OrderedIOEffect, NamedAxisEffect):
         allowed.add_type(kind)
     monkeypatch.setattr(effects, "remat_allowed_effects", allowed)
+
+
+def test_remat_scan_and_vmap(chips, monkeypatch):
+    _allow_remat(monkeypatch)
     test_transforms.test_remat_scan_and_vmap(ring)
     test_transforms.test_vmap_over_any_dim(ring, 1)
 
@@ -164,6 +169,53 @@ def test_along_one_axis_of_two_and_along_both(chips):
     np.testing.assert_array_equal(both, x)
     np.testing.assert_array_equal(columns, x[[0, 2, 1, 3]])
     np.testing.assert_array_equal(total, x.reshape(2, 2, 4).sum(1))
+
+
+def fused(given, **form):
+    """Both fused forms, one at another dim than the first."""
+    x, w = given
+    gathered = ringline.all_gather_matmul(x, w, "x", **form)
+    return gathered, ringline.matmul_reduce_scatter(x[0], w, "x", **form)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "dtype", "channels"),
+    [
+        (ring, "float32", 1),
+        (KERNELS[2], "float32", 1),
+        (KERNELS[0], "bfloat16", 2),
+        (line, "bfloat16", 1),
+    ],
+)
+def test_fused_forms(chips, form, dtype, channels, monkeypatch):
+    """Several tiles along each dim, pieces that are not equal, rows that fit no tile."""
+    sizes = {"_MOST_ROWS": 16, "_MOST_INNER": 128, "_MOST_COLUMNS": 128}
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"ringline.collectives._pallas_multiply.{name}", size)
+    devices = 4 if form is ring else 3
+    shape, columns = (
+        ((2, 5 * devices, 130), 140) if dtype == "float32" else ((2, 3 * devices, 7), 5)
+    )
+    given = test_fused.operands(devices, shape, columns, dtype)
+    got, want = (
+        on_devices(partial(fused, channels=channels, **options), devices)(given)
+        for options in (form, {**form, "implementation": "permute"})
+    )
+    jax.tree.map(lambda a, b: assert_same_bits(a, np.asarray(b)), got, want)
+
+
+@pytest.mark.slow
+def test_fused_forms_accumulate_in_float32(chips):
+    test_fused.test_bfloat16_products_are_accumulated_in_float32(ring)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["gather_matmul", "matmul_scatter"])
+def test_fused_forms_have_derivatives(chips, way, monkeypatch):
+    _allow_remat(monkeypatch)
+    plain = {"gather_matmul": "plain_gather", "matmul_scatter": "plain_scatter"}[way]
+    test_fused.test_derivatives(ring, getattr(test_fused, way), getattr(test_fused, plain))
 
 
 def _plant(monkeypatch, name, change):
@@ -272,7 +324,7 @@ def test_types_that_no_kernel_adds_are_refused(chips, way, dtype):
 
 def test_more_copies_than_semaphores_are_refused(chips):
     x = np.zeros((4, 400, 2), np.float32)
-    message = "'pallas' has 400 copy semaphores, got a schedule that needs 801; use fewer channels"
+    message = "'pallas' has 400 copy semaphores, got a schedule that needs 807; use fewer channels"
     _refused(partial(gather, channels=100, **ring), message, x)
     _refused(partial(reduce, channels=100, **ring), "use fewer channels", x)
 
@@ -291,6 +343,7 @@ def test_automatic_axes_and_grids_are_refused(chips):
         run(lambda x: along(x, ("x", "y"), topology=("ring", "line")))
 
 
-@pytest.mark.parametrize("way", [ringline.all_gather_matmul, ringline.matmul_reduce_scatter])
-def test_fused_forms_are_refused(chips, way):
-    _refused(lambda x: way(x, jnp.zeros((5, 2)), "x", **ring), "has no kernel with a matmul in it")
+def test_types_that_no_kernel_multiplies_are_refused(chips):
+    message = "'pallas' cannot multiply int32, expected float32 or bfloat16; use"
+    for way in (test_fused.gather_matmul, test_fused.matmul_scatter):
+        _refused(partial(way, **ring), message, test_fused.operands(4, (8, 3), 5, "int32"))

@@ -18,8 +18,9 @@ from ringline.collectives._arguments import (
     stripe_shape,
     varying_axes,
 )
+from ringline.collectives._bits import platform
 from ringline.collectives._matmul import bind_all_gather_matmul, bind_matmul_reduce_scatter
-from ringline.collectives._permute import AxisName, choose_assembly, platform
+from ringline.collectives._permute import AxisName, choose_assembly
 from ringline.schedule import all_gather as all_gather_schedule
 from ringline.schedule import reduce_scatter as reduce_scatter_schedule
 from ringline.topology import TopologyName
@@ -59,9 +60,10 @@ def all_gather_matmul(
         topology: `ring` or `line`, how the devices of the mesh axis are linked.
         directions: how many directions of a link work at the same time.
         channels: independent permutes that share each send.
-        implementation: `permute` (neighbour sends with a matmul a stripe), `xla` (the compiler's
-            all-gather, then one matmul), or None: `permute` on TPU devices, where the compiler
-            runs sends beside matmuls, else `xla`.
+        implementation: `permute` (neighbour sends with a matmul a stripe), `pallas` (the same in
+            one TPU kernel, for float32 and bfloat16), `xla` (the compiler's all-gather, then one
+            matmul), or None: `permute` on TPU devices, where the compiler runs sends beside
+            matmuls, else `xla`. No kernel has been timed on TPUs yet.
 
     Returns:
         `[..., m]`, with dim `axis` n times as long as that of `x`.
@@ -91,7 +93,6 @@ def all_gather_matmul(
     devices = axis_devices(axis_name, "all_gather_matmul")
     schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
-    _check_fused(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(axis, x.ndim, "axis")
     check_channels(channels, x.shape[dim], x.shape, f"gathered at dim {dim}")
@@ -145,8 +146,10 @@ def matmul_reduce_scatter(
         topology: `ring` or `line`, how the devices of the mesh axis are linked.
         directions: how many directions of a link work at the same time.
         channels: independent permutes that share each send.
-        implementation: `permute` (neighbour sends with a matmul a stripe), `xla` (one matmul, then
-            the compiler's reduce-scatter), or None: `xla`.
+        implementation: `permute` (neighbour sends with a matmul a stripe), `pallas` (the same in
+            one TPU kernel, for float32 and bfloat16, which adds the sums that arrive as it finishes
+            each product), `xla` (one matmul, then the compiler's reduce-scatter), or None: `xla`.
+            No kernel has been timed on TPUs yet.
 
     Returns:
         `[..., m]`, with dim `scatter_dimension` n times shorter than that of `x`.
@@ -176,7 +179,6 @@ def matmul_reduce_scatter(
     devices = axis_devices(axis_name, "matmul_reduce_scatter")
     schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
-    _check_fused(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(scatter_dimension, x.ndim, "scatter_dimension")
     stripe = stripe_shape(x.shape, dim, devices)
@@ -193,14 +195,6 @@ def matmul_reduce_scatter(
         assembly=choose_assembly(devices, _bytes(stripe, x.dtype)),
         dtype=jnp.dtype(dtype),
     )
-
-
-def _check_fused(implementation: str | None) -> None:
-    if implementation == "pallas":
-        raise ValueError(
-            "implementation 'pallas' has no kernel with a matmul in it, expected 'permute' or "
-            "'xla'; use one of these, or a matmul of its own"
-        )
 
 
 def _operands(x: Array, w: Array, axis_name: AxisName) -> tuple[Array, Array]:

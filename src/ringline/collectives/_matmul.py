@@ -20,8 +20,10 @@ from ringline.collectives._primitive import (
     bind_all_gather,
     bind_reduce_scatter,
     gather_local,
+    kernels,
     scatter_local,
     transposed,
+    with_effects,
 )
 from ringline.schedule import CollectiveSchedule
 
@@ -71,6 +73,8 @@ def _gather_matmul(x: Array, w: Array, *, dtype: Any, **params: Any) -> Array:
     schedule, implementation = params["schedule"], params["implementation"]
     if implementation == "xla" or schedule.devices == 1 or 0 in (x.size, w.size):
         return _matmul(gather_local(x, **params), w).astype(dtype)
+    if implementation == "pallas":
+        return kernels().pallas_all_gather_matmul(x, w, dtype=dtype, **params)
     del params["implementation"]
     return permute_gather_each(x, lambda rows: _matmul(rows, w).astype(dtype), **params)
 
@@ -79,6 +83,8 @@ def _matmul_scatter(x: Array, w: Array, *, dtype: Any, **params: Any) -> Array:
     schedule, axis, cut = params["schedule"], params["axis"], params["cut"]
     if params["implementation"] == "xla" or schedule.devices == 1 or 0 in (x.size, w.size):
         return scatter_local(_matmul(x, w).astype(dtype), **params)
+    if params["implementation"] == "pallas":
+        return kernels().pallas_matmul_reduce_scatter(x, w, dtype=dtype, **params)
     rows, slice_of = rows_of_stripes(x, axis, cut, schedule.devices)
 
     def block(stripe: Array, start: int, stop: int) -> Array:
@@ -132,7 +138,7 @@ def _batch(primitive, plain, operands, dims, **params):
 
 
 def _register(primitive, implement, abstract_eval, to_x, to_w, plain) -> None:
-    primitive.def_abstract_eval(abstract_eval)
+    primitive.def_effectful_abstract_eval(with_effects(abstract_eval, "multiply"))
     ad.defbilinear(primitive, to_x, to_w)
     batching.primitive_batchers[primitive] = partial(_batch, primitive, plain)
     mlir.register_lowering(primitive, mlir.lower_fun(implement, multiple_results=False))

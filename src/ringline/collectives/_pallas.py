@@ -1,37 +1,46 @@
 """The `pallas` backend: a schedule as one TPU kernel of remote copies."""
 
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
+from ringline.collectives._bits import platform
 from ringline.collectives._pallas_gather import gather_kernel
 from ringline.collectives._pallas_kernel import AxisName, like
 from ringline.collectives._pallas_layout import (
     blocks_of,
+    cut_evenly,
     cut_in_place,
+    join_pieces,
     packed,
+    padded,
+    split_pieces,
     stripe_of_blocks,
     terms_in_blocks,
     unpacked,
 )
+from ringline.collectives._pallas_matmul import gather_matmul_kernel, matmul_scatter_kernel
+from ringline.collectives._pallas_matmul_plan import plan_gather_matmul, plan_matmul_scatter
+from ringline.collectives._pallas_multiply import tiles_of
 from ringline.collectives._pallas_plan import KernelPlan, plan_gather, plan_scatter
 from ringline.collectives._pallas_scatter import buffered_pieces, scatter_kernel
 from ringline.collectives._pallas_types import (
-    check_adds,
+    check_type,
     from_parts,
     from_terms,
     to_parts,
     to_terms,
 )
-from ringline.collectives._permute import platform
 from ringline.schedule import CollectiveSchedule
 
 # A kernel of a v5p, v5e or v6e gets some more than this.
 _MAX_COPY_SEMAPHORES = 400
-_PATTERNS = ("gather", "scatter")
+_PATTERNS = ("gather", "scatter", "gather matmul", "matmul scatter")
+_MATMUL_COPIES = 7
 _FIRST_COLLECTIVE_ID = 16
 
 
@@ -82,18 +91,99 @@ def pallas_reduce_scatter(
     return from_terms(stripe_of_blocks(summed, blocks), x.dtype)
 
 
-def check_pallas(schedule: CollectiveSchedule, dtype: Any, *, adds: bool, grid: bool) -> None:
+def pallas_all_gather_matmul(
+    x: Array,
+    w: Array,
+    *,
+    axis_name: AxisName,
+    axis: int,
+    schedule: CollectiveSchedule,
+    dtype: Any,
+    **unused: Any,
+) -> Array:
+    """`gather(x) @ w` in `dtype`, each stripe multiplied as it lands."""
+    plan = plan_gather_matmul(schedule)
+    x, w = _promoted(x, w)
+    *lead, inner = x.shape
+    rows = -(-prod(lead) // plan.pieces)
+    tiles = tiles_of(rows, inner, w.shape[1], x.dtype)
+    height, depth, _ = tiles.padded
+    flat = padded(x.reshape(-1, inner), plan.pieces * rows, 0)
+    y = gather_matmul_kernel(
+        _fitted(flat.reshape(plan.pieces, rows, inner), tiles.padded[:2]).reshape(-1, depth),
+        _fitted(w, tiles.padded[1:]),
+        plan=plan,
+        axis_name=axis_name,
+        tiles=tiles,
+        dtype=dtype,
+        collective_id=_collective_id(axis_name, "gather matmul"),
+    )
+    blocks = y.reshape(plan.devices, plan.pieces, height, -1)[:, :, :rows, : w.shape[1]]
+    return unpacked(blocks, (*lead, w.shape[1]), axis)
+
+
+def pallas_matmul_reduce_scatter(
+    x: Array,
+    w: Array,
+    *,
+    axis_name: AxisName,
+    axis: int,
+    cut: int,
+    schedule: CollectiveSchedule,
+    dtype: Any,
+    **unused: Any,
+) -> Array:
+    """`scatter(sum(x @ w))` in `dtype`, each product formed when its sum is about to leave."""
+    plan = plan_matmul_scatter(schedule)
+    x, w = _promoted(x, w)
+    stripe = [*x.shape]
+    stripe[axis] //= plan.devices
+    bounds = cut_evenly(stripe[cut], plan.pieces)
+    pieces = split_pieces(x, plan.devices, axis, cut, bounds)
+    *lead, inner = pieces.shape[2:]
+    tiles = tiles_of(prod(lead), inner, w.shape[1], x.dtype)
+    height, depth, _ = tiles.padded
+    rows = _fitted(pieces.reshape(plan.devices, plan.pieces, -1, inner), (height, depth))
+    total = matmul_scatter_kernel(
+        rows.reshape(plan.devices, -1, depth),
+        _fitted(w, tiles.padded[1:]),
+        plan=plan,
+        axis_name=axis_name,
+        tiles=tiles,
+        dtype=dtype,
+        collective_id=_collective_id(axis_name, "matmul scatter"),
+    )
+    kept = total.reshape(plan.pieces, height, -1)[:, : prod(lead), : w.shape[1]]
+    return join_pieces(kept.reshape(plan.pieces, *lead, w.shape[1]), cut, bounds)
+
+
+def _promoted(x: Array, w: Array) -> tuple[Array, Array]:
+    common = jnp.promote_types(x.dtype, w.dtype)
+    return x.astype(common), w.astype(common)
+
+
+def _fitted(x: Array, sizes: tuple[int, ...]) -> Array:
+    """`x` with zeros up to `sizes` of its last two dims."""
+    return padded(padded(x, sizes[0], x.ndim - 2), sizes[1], x.ndim - 1)
+
+
+def check_pallas(
+    schedule: CollectiveSchedule,
+    does: Literal["carry", "add", "multiply"],
+    *types: Any,
+    grid: bool = False,
+) -> None:
     """Refuse what no kernel can serve here.
 
     Args:
         schedule: the sends.
-        dtype: of the array.
-        adds: whether it is summed.
+        does: what happens to the arrays.
+        types: of the arrays.
         grid: whether the call is over a grid of two mesh axes.
 
     Raises:
         ValueError: without TPUs or interpret mode; inside an automatic mesh axis; for a grid; for a
-            type that cannot be added; for more copies than a kernel has semaphores.
+            type that kernels cannot serve; for more copies than a kernel has semaphores.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = [
@@ -116,10 +206,8 @@ def check_pallas(schedule: CollectiveSchedule, dtype: Any, *, adds: bool, grid: 
             "implementation='permute', or emulate the kernels, slowly, inside "
             "jax.experimental.pallas.tpu.force_tpu_interpret_mode()"
         )
-    if adds:
-        check_adds(dtype)
-    else:
-        jax.eval_shape(to_parts, jax.ShapeDtypeStruct((), dtype))
+    for dtype in types:
+        check_type(does, dtype)
     for plan in _plans(schedule):
         _check_semaphores(plan)
 
@@ -147,7 +235,8 @@ def _plans(schedule: CollectiveSchedule) -> list[KernelPlan]:
 
 
 def _check_semaphores(plan: KernelPlan) -> None:
-    count = 3 * plan.places + 1 if plan.sums else 2 * plan.places + 1
+    # A pair for each place, and what the loads or the tiles of a matmul need besides.
+    count = 2 * plan.places + max(_MATMUL_COPIES, plan.places * plan.sums)
     if count > _MAX_COPY_SEMAPHORES:
         raise ValueError(
             f"implementation 'pallas' has {_MAX_COPY_SEMAPHORES} copy semaphores, got a schedule "

@@ -29,7 +29,9 @@ class ByDevice:
         self.partners = [plan.partners(device) for device in range(plan.devices)]
         found = [step.who for step in plan.steps]
         for lane in plan.lanes:
-            found += [lane.stripe, self.filled(lane.target), self.filled(lane.origin)]
+            found += [lane.stripe, lane.received]
+            found += [self.filled(lane.target), self.filled(lane.origin)]
+            found += [a.present for run in lane.runs for a in run.addends if a.present]
         found += [column for _, column in self.sources()]
         found += [who for who, _ in self.sources()]
         found += [self.targets(), tuple(range(plan.devices))]
@@ -143,9 +145,10 @@ def wait_for(what: Any, semaphore: Any) -> None:
     pltpu.make_async_copy(what, what, semaphore).wait()
 
 
-def like(x: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """A result of `shape` with the type of `x`, varying over the same mesh axes."""
-    return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
+def like(x: Array, shape: tuple[int, ...], dtype: Any = None) -> jax.ShapeDtypeStruct:
+    """A result of `shape`, varying over the same mesh axes as `x`, of its type by default."""
+    varying = jax.typeof(x).manual_axis_type
+    return jax.ShapeDtypeStruct(shape, dtype or x.dtype, manual_axis_type=varying)
 
 
 def in_hbm() -> pl.BlockSpec:

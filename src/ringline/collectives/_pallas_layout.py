@@ -51,7 +51,7 @@ def _in_tiles(shape: tuple[int, ...], units: list[int]) -> float:
 def packed(x: Array, pieces: int) -> Array:
     """The elements of a stripe in order as `[1, pieces, rows, 128]`, with zeros after the last."""
     rows = -(-x.size // (pieces * LANES))
-    flat = _padded(x.reshape(-1), pieces * rows * LANES, 0)
+    flat = padded(x.reshape(-1), pieces * rows * LANES, 0)
     return flat.reshape(1, pieces, rows, LANES)
 
 
@@ -90,11 +90,6 @@ class Blocks(NamedTuple):
     lanes: int
     columns: bool
 
-    @property
-    def lengths(self) -> list[int]:
-        """Of the pieces along the dim `cut`."""
-        return [stop - start for start, stop in pairwise(self.bounds)]
-
 
 def blocks_of(
     stripe: tuple[int, ...], axis: int, cut: int, pieces: int, buffered: int, dtype
@@ -109,9 +104,8 @@ def blocks_of(
         buffered: how many pieces' slabs a kernel holds on the chip.
         dtype: of the terms.
     """
-    bounds = tuple(stripe[cut] * piece // pieces for piece in range(pieces + 1))
-    longest = max(stop - start for start, stop in pairwise(bounds))
-    piece = (*stripe[:cut], longest, *stripe[cut + 1 :])
+    bounds = cut_evenly(stripe[cut], pieces)
+    piece = (*stripe[:cut], max(_lengths(bounds)), *stripe[cut + 1 :])
     tile, itemsize = tile_rows(dtype), jnp.dtype(dtype).itemsize
     lanes = piece[-1]
     wide = buffered * tile * lanes * itemsize > _VMEM_BYTES
@@ -119,14 +113,14 @@ def blocks_of(
         lanes = LANES
     most = max(tile, _VMEM_BYTES // (buffered * lanes * itemsize) // tile * tile)
     used = -(-prod(piece) // lanes)
-    slabs, rows = _slabs(used, most, tile)
+    slabs, rows = in_blocks(used, most, tile)
     in_place = axis == cut == len(stripe) - 1 and lanes == piece[-1] and stripe[cut] % pieces == 0
     columns = in_place and slabs * rows == used
     return Blocks(axis, cut, bounds, piece, slabs, rows, lanes, columns)
 
 
-def _slabs(used: int, most: int, tile: int) -> tuple[int, int]:
-    """How many slabs, and rows of each: at most `most`, and if possible without padding."""
+def in_blocks(used: int, most: int, tile: int) -> tuple[int, int]:
+    """How many blocks hold `used` rows, and rows of each: at most `most`, with little padding."""
     tiles, limit = -(-used // tile), most // tile
     exact = next((count for count in range(min(tiles, limit), 0, -1) if tiles % count == 0), 1)
     if 2 * exact < min(tiles, limit):
@@ -139,36 +133,57 @@ def terms_in_blocks(x: Array, devices: int, blocks: Blocks) -> Array:
     """This device's term of all stripes, as `blocks` says."""
     if blocks.columns:
         return x.reshape(blocks.slabs * blocks.rows, -1)
-    axis, cut, count = blocks.axis, blocks.cut + 1, len(blocks.lengths)
-    shape = (*x.shape[:axis], devices, x.shape[axis] // devices, *x.shape[axis + 1 :])
-    stripes = jnp.moveaxis(x.reshape(shape), axis, 0)
-    if len(set(blocks.lengths)) == 1:
-        split = (*stripes.shape[:cut], count, blocks.piece[cut - 1], *stripes.shape[cut + 1 :])
-        pieces = jnp.moveaxis(stripes.reshape(split), cut, 1)
-    else:
-        cuts = (lax.slice_in_dim(stripes, a, b, axis=cut) for a, b in pairwise(blocks.bounds))
-        pieces = jnp.stack([_padded(piece, blocks.piece[cut - 1], cut) for piece in cuts], 1)
     whole = blocks.slabs * blocks.rows
-    flat = _padded(pieces.reshape(devices, count, -1), whole * blocks.lanes, 2)
-    return flat.reshape(devices, count, whole, blocks.lanes)
+    pieces = split_pieces(x, devices, blocks.axis, blocks.cut, blocks.bounds)
+    flat = padded(pieces.reshape(*pieces.shape[:2], -1), whole * blocks.lanes, 2)
+    return flat.reshape(*pieces.shape[:2], whole, blocks.lanes)
 
 
 def stripe_of_blocks(y: Array, blocks: Blocks) -> Array:
     """The stripe whose sum is `[pieces, slabs * rows, lanes]`, or lies in columns."""
     if blocks.columns:
         return y.reshape(*blocks.piece[:-1], -1)
-    count, cut = y.shape[0], blocks.cut
-    found = y.reshape(count, -1)[:, : prod(blocks.piece)].reshape(count, *blocks.piece)
-    if len(set(blocks.lengths)) == 1:
-        shape = (*blocks.piece[:cut], count * blocks.piece[cut], *blocks.piece[cut + 1 :])
-        return jnp.moveaxis(found, 0, cut).reshape(shape)
-    kept = [
-        lax.slice_in_dim(piece, 0, length, axis=cut) for piece, length in zip(found, blocks.lengths)
-    ]
-    return lax.concatenate(kept, cut)
+    found = y.reshape(y.shape[0], -1)[:, : prod(blocks.piece)]
+    return join_pieces(found.reshape(-1, *blocks.piece), blocks.cut, blocks.bounds)
 
 
-def _padded(x: Array, size: int, dim: int) -> Array:
+def split_pieces(x: Array, devices: int, axis: int, cut: int, bounds: tuple[int, ...]) -> Array:
+    """All stripes along `axis`, each in pieces along `cut`: `[devices, pieces, *piece]`.
+
+    Pieces shorter than the longest end with zeros.
+    """
+    shape = (*x.shape[:axis], devices, x.shape[axis] // devices, *x.shape[axis + 1 :])
+    stripes = jnp.moveaxis(x.reshape(shape), axis, 0)
+    lengths = _lengths(bounds)
+    if len(set(lengths)) == 1:
+        split = (*stripes.shape[: cut + 1], len(lengths), lengths[0], *stripes.shape[cut + 2 :])
+        return jnp.moveaxis(stripes.reshape(split), cut + 1, 1)
+    pieces = (lax.slice_in_dim(stripes, a, b, axis=cut + 1) for a, b in pairwise(bounds))
+    return jnp.stack([padded(piece, max(lengths), cut + 1) for piece in pieces], 1)
+
+
+def join_pieces(pieces: Array, cut: int, bounds: tuple[int, ...]) -> Array:
+    """The stripe whose pieces along `cut` are `[pieces, *piece]`."""
+    lengths = _lengths(bounds)
+    if len(set(lengths)) == 1:
+        shape = list(pieces.shape[1:])
+        shape[cut] *= len(lengths)
+        return jnp.moveaxis(pieces, 0, cut).reshape(shape)
+    kept = (lax.slice_in_dim(piece, 0, size, axis=cut) for piece, size in zip(pieces, lengths))
+    return lax.concatenate(list(kept), cut)
+
+
+def cut_evenly(rows: int, pieces: int) -> tuple[int, ...]:
+    """Where the pieces of a stripe begin and end."""
+    return tuple(rows * piece // pieces for piece in range(pieces + 1))
+
+
+def _lengths(bounds: tuple[int, ...]) -> list[int]:
+    return [stop - start for start, stop in pairwise(bounds)]
+
+
+def padded(x: Array, size: int, dim: int) -> Array:
+    """`x` with zeros up to `size` along `dim`."""
     config = [(0, 0, 0)] * x.ndim
     config[dim] = (0, size - x.shape[dim], 0)
     return x if x.shape[dim] == size else lax.pad(x, x.dtype.type(0), config)

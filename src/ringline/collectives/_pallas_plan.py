@@ -22,7 +22,17 @@ from ringline.collectives._sum_plan import Run, plan_sums
 from ringline.schedule import CollectiveSchedule
 
 What = Literal[
-    "enter", "load", "loaded", "send", "sent", "arrive", "add", "credit", "allowed", "store"
+    "enter",
+    "load",
+    "loaded",
+    "send",
+    "sent",
+    "arrive",
+    "add",
+    "multiply",
+    "credit",
+    "allowed",
+    "store",
 ]
 Slabs = Literal["all", "first", "not first", "not last"]
 Who = tuple[bool, ...]
@@ -61,6 +71,14 @@ class Lane(NamedTuple):
         back = {target: device for device, target in enumerate(self.target) if target is not None}
         return tuple(back.get(device) for device in range(len(self.target)))
 
+    @property
+    def received(self) -> tuple[int, ...]:
+        """Per device, which stripe it is sent; its own where none."""
+        return tuple(
+            device if source is None else self.stripe[source]
+            for device, source in enumerate(self.origin)
+        )
+
 
 class Step(NamedTuple):
     """One thing that the devices of `who` do.
@@ -72,6 +90,7 @@ class Step(NamedTuple):
     | `send`, `sent` | start the remote copy; wait until it has been read |
     | `arrive` | wait for what `lane` brings |
     | `add` | add addend `addend` of run `run` to the lane's buffer |
+    | `multiply` | multiply what `lane` brought, or the own rows of its sum and add arrivals |
     | `credit`, `allowed` | give the slot of `lane` back to its sender; wait for that |
     | `store` | write the sum to the result |
 

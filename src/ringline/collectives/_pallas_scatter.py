@@ -173,6 +173,8 @@ def _do(kernel: Kernel, step: Step, view: _View, memory: _Memory) -> None:
                 copy.start()
             for copy in copies:
                 copy.wait()
+        case _:
+            raise AssertionError(step)
 
 
 def _part(places: Any, lane: Lane) -> Any:

@@ -1,9 +1,12 @@
 """What TPU kernels carry arrays as: words of 8, 16 or 32 bits to move, and types they can add."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 from jax import Array, lax
 
 _BITS = {8: jnp.uint8, 16: jnp.uint16}
+_MULTIPLIED = ("float32", "bfloat16")
 _ADDED = ("float32", "bfloat16", "int32", "uint32")
 
 
@@ -11,9 +14,6 @@ def to_parts(x: Array) -> Array:
     """`x` as words of at most 32 bits: `[parts, *x.shape]`, with several parts for wide types.
 
     Floats of 16 bits become integers too: what packs and places them may quieten signalling NaNs.
-
-    Raises:
-        ValueError: for a type that is none of JAX's numbers.
     """
     dtype = x.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -30,9 +30,8 @@ def to_parts(x: Array) -> Array:
             return jnp.moveaxis(lax.bitcast_convert_type(x, jnp.uint32), -1, 0)
         if bits == 32:
             return x[None]
-        if bits in _BITS:
-            return lax.bitcast_convert_type(x, _BITS[bits])[None]
-    raise _cannot("carry", dtype)
+        return lax.bitcast_convert_type(x, _BITS[bits])[None]
+    raise AssertionError(dtype)
 
 
 def from_parts(parts: Array, dtype) -> Array:
@@ -51,11 +50,7 @@ def to_terms(x: Array) -> Array:
     """`x` as terms of a type that kernels add: `[parts, *x.shape]`.
 
     Small integers are summed as 32-bit ones, which are the same modulo their size.
-
-    Raises:
-        ValueError: for a type whose sums, rounded at each addition, no kernel can form.
     """
-    check_adds(x.dtype)
     if x.dtype == jnp.complex64:
         return jnp.stack([lax.real(x), lax.imag(x)])
     if x.dtype.name in _ADDED:
@@ -71,20 +66,26 @@ def from_terms(terms: Array, dtype) -> Array:
     return terms[0].astype(dtype)
 
 
-def check_adds(dtype) -> None:
-    """Refuse a type that kernels cannot add."""
+def check_type(does: Literal["carry", "add", "multiply"], dtype) -> None:
+    """Refuse a type that kernels cannot carry, add or multiply."""
+    name = jnp.dtype(dtype).name
     small = jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32
-    if not (small or dtype == jnp.complex64 or jnp.dtype(dtype).name in _ADDED):
-        raise _cannot("add", dtype)
+    serves = {
+        "carry": jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_,
+        "add": small or dtype == jnp.complex64 or name in _ADDED,
+        "multiply": name in _MULTIPLIED,
+    }
+    if not serves[does]:
+        expected = {
+            "carry": "a number",
+            "add": f"{', '.join(_ADDED)}, complex64 or a smaller integer",
+            "multiply": " or ".join(_MULTIPLIED),
+        }
+        raise ValueError(
+            f"implementation 'pallas' cannot {does} {name}, expected {expected[does]}; use "
+            "implementation='permute' or another type"
+        )
 
 
 def _whole(dtype) -> type:
     return jnp.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else jnp.uint8
-
-
-def _cannot(verb: str, dtype) -> ValueError:
-    others = f"{', '.join(_ADDED)}, complex64 or a smaller integer" if verb == "add" else "numbers"
-    return ValueError(
-        f"implementation 'pallas' cannot {verb} {jnp.dtype(dtype).name}, expected {others}; use "
-        "implementation='permute' or another type"
-    )

@@ -5,8 +5,8 @@ each other's transpose on the same schedule run backwards, all-reduce is its own
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache, partial, reduce
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -142,24 +142,26 @@ def bind_all_reduce(
     )
 
 
-def _kernels() -> Any:
+def kernels() -> Any:
     """The `pallas` backend, when it is asked for: the kernels' language takes long to import."""
     from ringline.collectives import _pallas
 
     return _pallas
 
 
-def with_effects(abstract_eval: Callable[..., Any], *, adds: bool) -> Callable[..., Any]:
+def with_effects(
+    abstract_eval: Callable[..., Any], does: Literal["carry", "add", "multiply"]
+) -> Callable[..., Any]:
     """`abstract_eval`, which also checks that kernels can serve, and tells their effects."""
 
-    def evaluate(x: Any, *others: Any, **params: Any) -> tuple[Any, frozenset]:
-        aval, schedule = abstract_eval(x, *others, **params), params["schedule"]
+    def evaluate(*avals: Any, **params: Any) -> tuple[Any, frozenset[Any]]:
+        aval, schedule = abstract_eval(*avals, **params), params["schedule"]
         if params["implementation"] != "pallas" or schedule.stripes == 1:
             return aval, frozenset()
-        kernels = _kernels()
-        kernels.check_pallas(schedule, x.dtype, adds=adds, grid=bool(params.get("grid")))
+        given = reduce(jnp.promote_types, (x.dtype for x in avals))
+        kernels().check_pallas(schedule, does, given, aval.dtype, grid=bool(params.get("grid")))
         # Interpreted kernels of one program must run in one order on all devices.
-        return aval, kernels.interpret_effects()
+        return aval, kernels().interpret_effects()
 
     return evaluate
 
@@ -240,7 +242,7 @@ def gather_local(x: Array, *, implementation: str, **params: Any) -> Array:
     if implementation == "permute":
         return permute_all_gather(x, **params)
     if implementation == "pallas":
-        return _kernels().pallas_all_gather(x, **params)
+        return kernels().pallas_all_gather(x, **params)
     to_bits, from_bits = carried_as(x.dtype)
     axis_name, axis = params["axis_name"], params["axis"]
     return from_bits(lax.all_gather(to_bits(x), axis_name, axis=axis, tiled=True))
@@ -258,7 +260,7 @@ def scatter_local(
             x, axis_name=axis_name, axis=axis, cut=params["cut"], schedule=schedule
         )
     if implementation == "pallas":
-        return _kernels().pallas_reduce_scatter(x, axis=axis, schedule=schedule, **params)
+        return kernels().pallas_reduce_scatter(x, axis=axis, schedule=schedule, **params)
     return lax.psum_scatter(x, axis_name, scatter_dimension=axis, tiled=True)
 
 
@@ -334,8 +336,8 @@ def _batch_reduce(operands, dims, **params):
     return all_reduce_p.bind(x, **params), dim
 
 
-def _register(primitive, implement, abstract_eval, transpose, batch, *, adds: bool) -> None:
-    primitive.def_effectful_abstract_eval(with_effects(abstract_eval, adds=adds))
+def _register(primitive, implement, abstract_eval, transpose, batch, does) -> None:
+    primitive.def_effectful_abstract_eval(with_effects(abstract_eval, does))
     ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(implement, multiple_results=False))
@@ -347,7 +349,7 @@ _register(
     _gather_shape,
     _transpose_gather,
     partial(_batch_stripes, all_gather_p),
-    adds=False,
+    "carry",
 )
 _register(
     reduce_scatter_p,
@@ -355,11 +357,11 @@ _register(
     _scatter_shape,
     _transpose_scatter,
     partial(_batch_stripes, reduce_scatter_p),
-    adds=True,
+    "add",
 )
-_register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce, adds=True)
+_register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce, "add")
 
-all_gather_into_p.def_effectful_abstract_eval(with_effects(lambda x, out, **_: out, adds=False))
+all_gather_into_p.def_effectful_abstract_eval(with_effects(lambda x, out, **_: out, "carry"))
 ad.primitive_jvps[all_gather_into_p] = _gather_into_jvp
 batching.primitive_batchers[all_gather_into_p] = _batch_gather_into
 mlir.register_lowering(all_gather_into_p, mlir.lower_fun(_gather_into, multiple_results=False))
