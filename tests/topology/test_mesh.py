@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringline.topology import make_mesh, ring_hops
+from ringline.topology import axis_links, make_mesh
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def slices_of(count, shape, cores=1):
 def test_inner_axes_are_physical_rings(count, shape, axes):
     mesh = make_mesh(axes, devices=slices_of(count, shape))
     inner = [name for name in axes if name != "stage"]
-    assert {name: ring_hops(mesh, name) for name in inner} == dict.fromkeys(inner, 1)
+    assert {axis_links(mesh, name).topology for name in inner} == {"ring"}
 
 
 @settings(max_examples=40, deadline=None)
@@ -69,7 +69,7 @@ def test_an_axis_takes_what_slices_the_one_before_left():
     mesh = make_mesh({"stage": 2, "data": 2, "fsdp": 8}, devices=slices_of(4, (2, 2, 2)))
     of = np.vectorize(lambda d: d.slice_index)(mesh.devices)
     assert of[:, :, 0].tolist() == [[0, 1], [2, 3]]
-    assert ring_hops(mesh, "data") == 0
+    assert axis_links(mesh, "data").topology is None
 
 
 def test_two_stages_share_a_slice():

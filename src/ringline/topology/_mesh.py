@@ -1,26 +1,28 @@
-r"""JAX meshes over slices: slow links on the outer axes, neighbours inside a slice on the inner.
+"""JAX meshes over slices: slow links on the outer axes, neighbours inside a slice on the inner.
 
 Each slice is a box of chips. An axis that lies inside a slice takes a smaller box of it, and
 walks that box so that neighbours on the axis are neighbours on the wires, around a closed ring
-where the box has one: any box of an even number of chips that is not a line does,
-
-    0 > 1 > 2 > 3        there along the rows but for their first chip, back down
-    ^           v        the first column. Three axes: the first two, walked as a snake,
-    7 < 6 < 5 < 4        are the rows.
-
-and so does a whole axis of the slice whose ends are joined.
+where the box has one, see `_coordinates.py`.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
+
+from ringline.topology._coordinates import (
+    box_of,
+    closed_axes,
+    have_coordinates,
+    minus,
+    place_of,
+    slice_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from jax.sharding import Mesh
-
-_WRAP_3D, _WRAP_2D = 4, 16  # lengths of an axis whose ends are joined are multiples of these
 
 
 def make_mesh(
@@ -71,30 +73,6 @@ def make_mesh(
     return Mesh(grid.transpose(pairs).reshape(sizes), tuple(axes))
 
 
-def ring_hops(mesh: "Mesh", axis: str) -> int:
-    """The most wires between two neighbours on an axis, the last and the first among them.
-
-    1 means that the axis is a physical ring. 0 means that its chips say no coordinates, or that
-    the axis leaves a slice.
-    """
-    import numpy as np
-
-    along = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
-    lines = along.reshape(along.shape[0], -1).T
-    if not _have_coords(mesh.devices.flat) or along.shape[0] == 1:
-        return 0
-    slice_of = [{_slice_of(device) for device in line} for line in lines]
-    if any(len(found) > 1 for found in slice_of):
-        return 0
-    extent = _box([d for d in mesh.devices.flat if _slice_of(d) == _slice_of(lines[0][0])])[1]
-    wraps = _wraps(extent)
-    return max(
-        _distance(_place(here), _place(there), extent, wraps)
-        for line in lines
-        for here, there in zip(line, np.roll(line, -1))
-    )
-
-
 def _by_slice(devices: list[Any], slices: int | None) -> list[list[Any]]:
     if slices is not None:
         if slices < 1 or len(devices) % slices:
@@ -103,7 +81,7 @@ def _by_slice(devices: list[Any], slices: int | None) -> list[list[Any]]:
         return [devices[i * each : (i + 1) * each] for i in range(slices)]
     groups: dict[Any, list[Any]] = {}
     for device in devices:
-        groups.setdefault(_slice_of(device), []).append(device)
+        groups.setdefault(slice_of(device), []).append(device)
     sizes = {len(group) for group in groups.values()}
     if len(sizes) != 1:
         raise ValueError(f"slices must be equal, got {sorted(sizes)} devices; pass devices=")
@@ -146,14 +124,14 @@ def _arrange(devices: list[Any], sizes: list[int]) -> "np.ndarray":
 
     grid = np.empty(len(devices), dtype=object)
     grid[:] = devices
-    if not _have_coords(devices):
+    if not have_coordinates(devices):
         return grid.reshape(sizes)
-    start, extent = _box(devices)
+    start, extent = box_of(devices)
     if math.prod(extent) != len(devices):
         return grid.reshape(sizes)
-    at = {_minus(_place(device), start): device for device in devices}
+    at = {minus(place_of(device), start): device for device in devices}
     boxes = _boxes(sizes, extent)
-    walks = [_walk(box) for box in boxes]
+    walks = [walk(box) for box in boxes]
     for index, steps in enumerate(product(*walks)):
         place, scale = (0,) * len(extent), (1,) * len(extent)
         for box, step in zip(reversed(boxes), reversed(steps)):  # the innermost lies closest
@@ -166,7 +144,7 @@ def _arrange(devices: list[Any], sizes: list[int]) -> "np.ndarray":
 def _boxes(sizes: list[int], extent: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The box that each axis takes, innermost axes choosing first."""
     left, boxes = extent, []
-    wraps = _wraps(extent)
+    wraps = closed_axes(extent)
     for size in reversed(sizes):
         box = min(
             (found for found in product(*map(_divisors, left)) if math.prod(found) == size),
@@ -193,81 +171,5 @@ def _is_ring(box: tuple[int, ...], extent: tuple[int, ...], wraps: tuple[bool, .
     return size % 2 == 0
 
 
-def _walk(box: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every place of a box, each next to the one before; a closed way where there is one."""
-    long = [axis for axis, length in enumerate(box) if length > 1]
-    if len(long) < 2 or math.prod(box) % 2:
-        return list(_snake(box))
-    short = long[-1]
-    columns = box[short]
-    line = list(_snake(tuple(1 if axis == short else n for axis, n in enumerate(box))))
-    if len(line) % 2:  # an even number of columns serves as rows
-        grid = [[_with(place, short, row) for place in line] for row in range(columns)]
-    else:
-        grid = [[_with(place, short, column) for column in range(columns)] for place in line]
-    there = [
-        place
-        for number, row in enumerate(grid)
-        for place in (row[1:] if number % 2 == 0 else row[:0:-1])
-    ]
-    return [grid[0][0], *there, *(row[0] for row in grid[:0:-1])]
-
-
-def _snake(box: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every place of a box, each next to the one before: back and forth."""
-    if not box:
-        yield ()
-        return
-    for first in range(box[0]):
-        rest = list(_snake(box[1:]))
-        for place in rest if first % 2 == 0 else reversed(rest):
-            yield (first, *place)
-
-
-def _with(place: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
-    return (*place[:axis], value, *place[axis + 1 :])
-
-
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _have_coords(devices: Any) -> bool:
-    return all(getattr(device, "coords", None) is not None for device in devices)
-
-
-def _slice_of(device: Any) -> int:
-    return getattr(device, "slice_index", None) or 0
-
-
-def _place(device: Any) -> tuple[int, ...]:
-    """Where a device is: its chip's coordinates, and its core on the chip."""
-    return (*device.coords, getattr(device, "core_on_chip", 0) or 0)
-
-
-def _box(devices: list[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the devices' box starts, and its lengths."""
-    columns = list(zip(*(_place(device) for device in devices)))
-    return tuple(map(min, columns)), tuple(max(c) - min(c) + 1 for c in columns)
-
-
-def _minus(place: tuple[int, ...], start: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(p - s for p, s in zip(place, start))
-
-
-def _wraps(extent: tuple[int, ...]) -> tuple[bool, ...]:
-    """Which axes of a slice are closed: a slice in three dimensions all or none."""
-    *chips, _ = extent
-    if len(chips) > 2 and chips[2] > 1:
-        return (all(length % _WRAP_3D == 0 for length in chips),) * len(chips) + (False,)
-    return (*(length % _WRAP_2D == 0 for length in chips), False)
-
-
-def _distance(
-    here: tuple[int, ...], there: tuple[int, ...], extent: tuple[int, ...], wraps: tuple[bool, ...]
-) -> int:
-    total = 0
-    for a, b, length, wrap in zip(here, there, extent, wraps):
-        way = abs(a - b)
-        total += min(way, length - way) if wrap else way
-    return total
