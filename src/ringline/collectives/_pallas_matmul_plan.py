@@ -1,5 +1,6 @@
 """The steps of the kernels with a matmul in them: products beside copies that are on their way."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -17,25 +18,36 @@ def plan_gather_matmul(schedule: CollectiveSchedule) -> KernelPlan:
     """
     plan = plan_gather(schedule)
     own, everyone = len(plan.lanes), (True,) * plan.devices
-    arrives = {step.lane: step for step in plan.steps if step.what == "arrive"}
     times = [lane[0].step for lane in schedule.by_lane() if lane[0].kind == "stripe"]
+    moves = [step for step in plan.steps if step.what in ("arrive", "send", "sent")]
+    last = max(place for place, step in enumerate(moves) if step.what == "send")
     steps = [Step("enter", own, everyone)]
     waiting = [Step("multiply", own, everyone)]
-    for _, group in groupby(range(own), key=times.__getitem__):
+    for _, group in groupby(_timed(moves[: last + 1], times), key=lambda pair: pair[0]):
         landed = []
-        for index in group:
-            source = plan.lanes[index].source
-            if source in arrives:
-                steps.append(arrives.pop(source))
-                landed.append(steps[-1]._replace(what="multiply"))
-            steps.append(Step("send", index, plan.lanes[index].senders))
+        for _, step in group:
+            steps.append(step)
+            landed += _products([step])
         steps += waiting
         waiting = landed
     steps += waiting
-    for step in arrives.values():
-        steps += [step, step._replace(what="multiply")]
-    steps += [Step("sent", index, lane.senders) for index, lane in enumerate(plan.lanes)]
+    for step in moves[last + 1 :]:
+        steps += [step, *_products([step])]
     return replace(plan, steps=tuple(steps))
+
+
+def _timed(moves: Sequence[Step], times: Sequence[int]) -> list[tuple[int, Step]]:
+    """Each step with the schedule's step of the next send."""
+    timed, time = [], 0
+    for step in reversed(moves):
+        time = times[step.lane] if step.what == "send" else time
+        timed.append((time, step))
+    return timed[::-1]
+
+
+def _products(moves: Sequence[Step]) -> list[Step]:
+    """The products of what has arrived."""
+    return [step._replace(what="multiply") for step in moves if step.what == "arrive"]
 
 
 @lru_cache(maxsize=256)

@@ -172,17 +172,21 @@ def plan_gather(schedule: CollectiveSchedule) -> KernelPlan:
     )
     everyone = (True,) * devices
     steps = [Step("load", own, everyone), Step("enter", own, everyone)]
-    awaited: set[int] = set()
+    awaited = [_none(devices)] * len(lanes)
+
+    def arrive(index: int, who: Who) -> None:
+        who = _without(_both(who, _arrives(plan.arrivals[index + 1])), awaited[index])
+        if any(who):
+            awaited[index] = tuple(map(max, awaited[index], who))
+            steps.append(Step("arrive", index, who))
+
     for index, lane in enumerate(lanes):
-        if lane.source is not None and lane.source not in awaited:
-            awaited.add(lane.source)
-            steps.append(Step("arrive", lane.source, _arrives(plan.arrivals[lane.source + 1])))
+        # Devices that keep an arrival to themselves wait for it at the end.
+        if lane.source is not None:
+            arrive(lane.source, lane.senders)
         steps.append(Step("send", index, lane.senders))
-    steps += [
-        Step("arrive", index, _arrives(plan.arrivals[index + 1]))
-        for index in range(len(lanes))
-        if index not in awaited
-    ]
+    for index in range(len(lanes)):
+        arrive(index, everyone)
     steps += [Step("sent", index, lane.senders) for index, lane in enumerate(lanes)]
     steps.append(Step("loaded", own, everyone))
     return KernelPlan(devices, schedule.pieces, len(lanes), lanes, tuple(steps))
@@ -347,6 +351,10 @@ def _after_in_place(lanes: Sequence[Lane], lane: int) -> Who:
 def _senders_to(place: int, lanes: Sequence[Lane], devices: int) -> Who:
     marks = [lane.senders for lane in lanes if lane.place == place]
     return tuple(any(mark[device] for mark in marks) for device in range(devices))
+
+
+def _none(devices: int) -> Who:
+    return (False,) * devices
 
 
 def _both(who: Who, other: Who | None) -> Who:
