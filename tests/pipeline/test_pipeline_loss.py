@@ -368,6 +368,9 @@ def test_compiled_size_does_not_grow_with_microbatches(schedule):
         ({"loss": lambda p, y, t: jnp.sum(t).astype(int)}, ["floating-point", "int32"]),
         ({"targets": jnp.ones((3, 2))}, ["batch of x, 4", "[3, 2]"]),
         ({"gather": "once"}, ["step, repeat, use", "'once'"]),
+        ({"remat": "full"}, ["True, False or a policy", "'full'"]),
+        ({"rng": 3}, ["jax.random.key(0)", "got 3"]),
+        ({"loss_params": {"w": jnp.tanh}}, ["loss_params['w']", "every leaf must be an array"]),
         ({"schedule": schedules.linear(2, 2).forward()}, ["has no backward"]),
         ({"schedule": schedules.linear(2, 4)}, ["2 devices", "must divide", "got 1"]),
         ({"specs": P("fsdp", "stage")}, ["bias", "multiple of the 2"]),
@@ -379,7 +382,7 @@ def test_bad_input_is_one_clear_line(change, words):
     params, loss_params, x, targets = problem(schedule)
     params["bias"] = jnp.ones((2, 3))
     options = {"loss": head, "targets": targets, "schedule": schedule} | change
-    loss = options.pop("loss")
+    loss, loss_params = options.pop("loss"), options.pop("loss_params", loss_params)
     with pytest.raises(ValueError, match=r".") as caught:
         ringline.pipeline_loss(
             lambda p, x: x,
@@ -398,3 +401,77 @@ def test_bad_input_is_one_clear_line(change, words):
 
 def test_gather_by_repeat_where_a_stage_never_splits_its_backward():
     assert compare(schedules.dualpipe_v(2, 2), fsdp=2, gather="repeat") <= 1e-5
+
+
+def test_targets_have_no_gradient_even_where_they_follow_from_parameters():
+    schedule = schedules.eager_one_f_one_b(2, 2)
+    params, loss_params, x, _ = problem(schedule)
+
+    def run(scale, pipelined):
+        targets = scale * jax.lax.stop_gradient(x) if not pipelined else scale * x
+        if not pipelined:
+            return plain_loss(params, loss_params, x, jax.lax.stop_gradient(targets), mean_head)
+        return ringline.pipeline_loss(
+            layer,
+            mean_head,
+            params,
+            loss_params,
+            x,
+            targets,
+            schedule=schedule,
+            mesh=make_mesh(2),
+        )
+
+    value, gradient = jax.value_and_grad(run)(0.5, True)
+    np.testing.assert_allclose(value, run(0.5, False), rtol=1e-5)
+    assert gradient == 0
+
+
+def test_a_layer_with_a_shard_map_of_its_own():
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    mesh = Mesh(devices, ("stage", "tensor"))
+    schedule = schedules.eager_one_f_one_b(2, 2)
+    params, loss_params, x, targets = problem(schedule)
+
+    def mapped(params, x):
+        inner = jax.shard_map(
+            lambda params, x: layer(params, x),
+            in_specs=(P(), P(None, None, None)),
+            out_specs=P(),
+            axis_names={"tensor"},
+            check_vma=False,
+        )
+        return inner(params, x)
+
+    def run(params):
+        return ringline.pipeline_loss(
+            mapped, mean_head, params, loss_params, x, targets, schedule=schedule, mesh=mesh
+        )
+
+    got = jax.jit(jax.value_and_grad(run))(params)
+    want = jax.value_and_grad(plain_loss)(params, loss_params, x, targets, mean_head)
+    assert difference(got, want) <= 1e-5
+
+
+def test_complex_activations():
+    schedule = schedules.eager_one_f_one_b(2, 2)
+    weights = make_params(2)["up"][:, :, :WIDTH]
+    x = make_batch(4) + 1j * make_batch(4)[::-1]
+
+    def turn(w, x):
+        return x + 0.1 * (x @ w.astype(x.dtype))
+
+    def energy(_, y, targets):
+        return jnp.mean(jnp.abs(y - targets) ** 2)
+
+    def run(w):
+        return ringline.pipeline_loss(
+            turn, energy, w, (), x, jnp.zeros_like(x), schedule=schedule, mesh=make_mesh(2)
+        )
+
+    def reference(w):
+        return energy((), plain(turn, w, x), 0.0)
+
+    got = jax.jit(jax.value_and_grad(run))(weights)
+    assert got[0].dtype == jnp.float32
+    assert difference(got, jax.value_and_grad(reference)(weights)) <= 1e-5

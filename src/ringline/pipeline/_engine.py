@@ -20,6 +20,7 @@ from jax import lax
 
 from ringline.pipeline._buffers import buffers, put, put_if, select, take
 from ringline.pipeline._leaves import Leaves
+from ringline.pipeline._loss_terms import Terms
 from ringline.pipeline._passes import Passes
 from ringline.pipeline._tables import TickTables
 from ringline.pipeline._travel import Row, row_of, send, store_arrivals
@@ -38,7 +39,7 @@ class Engine:
         tables: what runs when, and which slots.
         passes: the chunk's operations, given the weights' leaves flat over places.
         head: `(loss_params, y, targets) -> (sum, (weight, metrics))`, the first two scalars.
-        metrics: the shapes of the metrics.
+        terms: the shapes of what the loss gives.
         weights: how weights are gathered and gradients reduced, see `_weights.py`.
         fixed: `(repeat) -> list`: the weights' leaves without gradient, flat over places.
         x_leaves: how an activation comes apart.
@@ -53,7 +54,7 @@ class Engine:
     tables: TickTables
     passes: Passes
     head: Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]]
-    metrics: PyTree
+    terms: Terms
     weights: Any
     fixed: Callable[[Any], list[Any]]
     x_leaves: Leaves
@@ -118,13 +119,13 @@ class Engine:
         one = jax.tree.map(jnp.zeros_like, take(x, 0, axis=1))
         smooth = self.x_leaves.split(one)[0]
         places = self.tables.places
-        scalar = jnp.zeros((), sum_dtype(jnp.float32 if not smooth else smooth[0].dtype))
+        scalar = jnp.zeros((), sum_dtype(self.terms.sum.dtype))
         carry = {
             "activation": buffers(one, places.get("activation", 1)),
             "loss": scalar,
             "weight": scalar,
             "metrics": jax.tree.map(
-                lambda leaf: jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)), self.metrics
+                lambda leaf: jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)), self.terms.metrics
             ),
             "state": self.weights.start(),
         }

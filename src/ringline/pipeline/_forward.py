@@ -107,7 +107,7 @@ def pipeline(
     check_mesh(mesh, axis, schedule)
     batch_size(x, schedule.microbatches)
     schedule.forward().validate()
-    prepared = prepare(layer, params, x, schedule, rng, layer_aux)
+    prepared = prepare(layer, params, x, schedule, mesh, remat, rng, layer_aux)
     placed, again = prepared.placed, remat is True
     layer = rematerialised(prepared.layer, remat)
     run = partial(_run, layer, schedule, placed, automatic(mesh), axis, overlap, again)

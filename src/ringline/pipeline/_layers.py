@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ringline.pipeline._leaves import check_arrays
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
@@ -213,13 +214,7 @@ def layer_count(params: PyTree) -> int:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise ValueError("params has no array; every leaf must be [layers, ...]")
-    for path, leaf in leaves:
-        if not hasattr(leaf, "shape"):
-            raise ValueError(
-                f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, and every leaf "
-                "must be an array [layers, ...]; part arrays from the rest with "
-                "equinox.partition or flax.nnx.split"
-            )
+    check_arrays("params", params)
     first_path, first = leaves[0]
     for path, leaf in leaves:
         if not jnp.ndim(leaf) or not jnp.ndim(first) or leaf.shape[0] != first.shape[0]:

@@ -44,3 +44,14 @@ class Leaves:
         """A cotangent for the tree: `smooth` where there are gradients, float0 elsewhere."""
         _, rest = self.split(like)
         return self.join(smooth, [np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf in rest])
+
+
+def check_arrays(name: str, tree: PyTree) -> None:
+    """Raise ValueError unless every leaf of the argument called `name` is an array."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not hasattr(leaf, "shape"):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, and every leaf "
+                "must be an array; part arrays from the rest with equinox.partition or "
+                "flax.nnx.split"
+            )

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec, use_abstract_mesh
 
 from ringline.pipeline._auxiliary import of_rows
 from ringline.pipeline._buffers import take
-from ringline.pipeline._chunk import Layer, Remat, chunk_runner, count_of, rematerialised
+from ringline.pipeline._chunk import Remat, chunk_runner, count_of, rematerialised
+from ringline.pipeline._closure import Given, hoist, refuse_gradients
 from ringline.pipeline._engine import Engine
 from ringline.pipeline._explicit import automatic, call_automatic
 from ringline.pipeline._inputs import (
@@ -25,7 +26,7 @@ from ringline.pipeline._inputs import (
     one_microbatch,
 )
 from ringline.pipeline._layers import Placement, StackedLayers, one_layer, stack_layers
-from ringline.pipeline._leaves import Leaves
+from ringline.pipeline._leaves import Leaves, check_arrays
 from ringline.pipeline._loss_terms import Loss, Terms, check_loss, loss_terms, total_weight
 from ringline.pipeline._passes import make_passes
 from ringline.pipeline._prepare import prepare
@@ -69,7 +70,8 @@ def pipeline_loss(
     computes: an activation behind the backward, a cotangent behind the next forward.
 
     Args:
-        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in.
+        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in. What it or `loss`
+            closes over has no gradient; pass what wants one in `params`, `x` or `loss_params`.
         loss: `(loss_params, y, targets) -> scalar`, a mean over the rows it is given, or
             `-> (sum, weight)`, whose weights may differ between microbatches (say, valid
             tokens), or `-> (sum, weight, mean)`, whose last part is averaged over microbatches
@@ -134,6 +136,8 @@ def pipeline_loss(
     check_mesh(mesh, axis, schedule)
     batch = batch_size(x, schedule.microbatches)
     check_targets(targets, batch)
+    targets = jax.tree.map(lax.stop_gradient, targets)
+    check_arrays("loss_params", loss_params)
     if not schedule.has_backward:
         raise ValueError(
             f"schedule {schedule.name!r} has no backward; use it whole, not its .forward()"
@@ -144,7 +148,7 @@ def pipeline_loss(
     fsdp = mesh.shape.get(fsdp_axis, 1) if fsdp_axis else 1
     check_rows(batch // schedule.microbatches, fsdp, fsdp_axis)
     dims = partitioned_dims(specs, one_layer(params), fsdp_axis, fsdp)
-    prepared = prepare(layer, params, x, schedule, rng, layer_aux)
+    prepared = prepare(layer, params, x, schedule, mesh, remat, rng, layer_aux)
 
     def of_carried(loss_params, carried, targets):
         y, sums = prepared.apart(carried)
@@ -152,26 +156,39 @@ def pipeline_loss(
 
     last = one_microbatch(prepared.x, schedule.microbatches)
     target = one_microbatch(targets, schedule.microbatches)
-    metrics = check_loss(of_carried, has_aux, loss_params, last, target)
+    with use_abstract_mesh(automatic(mesh).abstract_mesh):
+        metrics = check_loss(of_carried, has_aux, loss_params, last, target)
+    stages = (axis,) if schedule.stages > 1 else ()
+    manual = stages + ((fsdp_axis,) if fsdp_axis and fsdp > 1 else ())
+    last, target = (one_microbatch(tree, fsdp) for tree in (last, target))
+    layer_of, closed = hoist(prepared.layer, mesh, manual, one_layer(prepared.params), last)
+    loss_of, with_loss = hoist(of_carried, mesh, manual, loss_params, last, target)
+
+    def of_all(loss_params, carried, targets):
+        loss_params, closed = loss_params
+        return loss_of(closed)(loss_params, carried, targets)
+
     setup = _Setup(
-        layer=rematerialised(prepared.layer, remat),
-        terms=loss_terms(of_carried, has_aux),
+        layer=layer_of,
+        terms=loss_terms(of_all, has_aux),
         schedule=schedule,
         placed=prepared.placed,
         mesh=automatic(mesh),
         axis=axis,
         fsdp_axis=fsdp_axis if fsdp > 1 else None,
+        manual=manual,
         dims=dims if rng is None else (*dims, None),
         gather=gather,
-        keep_inputs=remat is True,
+        remat=remat,
     )
     value, metrics = call_automatic(
         partial(_scheduled_loss, setup),
         (jnp.zeros(()), metrics),
         prepared.params,
-        loss_params,
+        (loss_params, with_loss),
         prepared.x,
         targets,
+        closed,
     )
     return (value, metrics) if has_aux else value
 
@@ -180,26 +197,26 @@ def pipeline_loss(
 class _Setup:
     """Everything that is no array."""
 
-    layer: Layer
+    layer: Given
     terms: Callable[[PyTree, PyTree, PyTree], Terms]
     schedule: PipelineSchedule
     placed: Placement
     mesh: Mesh
     axis: str
     fsdp_axis: str | None
+    manual: tuple[str, ...]  # the mesh axes that the loop handles itself
     dims: tuple[int | None, ...]
     gather: Gather
-    keep_inputs: bool
-
-    @property
-    def manual(self) -> tuple[str, ...]:
-        """The mesh axes that the loop handles itself."""
-        stage = (self.axis,) if self.schedule.stages > 1 else ()
-        return stage + ((self.fsdp_axis,) if self.fsdp_axis else ())
+    remat: Remat
 
 
 def _scheduled_loss(
-    setup: _Setup, params: PyTree | StackedLayers, loss_params: PyTree, x: PyTree, targets: PyTree
+    setup: _Setup,
+    params: PyTree | StackedLayers,
+    loss_params: PyTree,
+    x: PyTree,
+    targets: PyTree,
+    closed: list[Any],
 ) -> tuple[jax.Array, PyTree]:
     """The loss with its custom gradient, made by the schedule and scaled by what comes in.
 
@@ -211,14 +228,15 @@ def _scheduled_loss(
     like = jax.tree.map(jax.typeof, (stacked.places, loss_params, x))
 
     @jax.custom_vjp
-    def scalar(places, loss_params, x):
-        result = _run(setup, setup.schedule.forward(), False, places, loss_params, x, targets)
-        return _means(result)
+    def scalar(*arguments):
+        return _means(_run(setup, setup.schedule.forward(), False, *arguments))
 
-    def forward(places, loss_params, x):
+    def forward(places, loss_params, x, targets, closed):
+        refuse_gradients(closed)
         wants_dx = any(leaf.perturbed for leaf in jax.tree.leaves(x))
-        places, loss_params, x = jax.tree.map(lambda leaf: leaf.value, (places, loss_params, x))
-        result = _run(setup, setup.schedule, wants_dx, places, loss_params, x, targets)
+        arguments = (places, loss_params, x, targets, closed)
+        values = jax.tree.map(lambda leaf: leaf.value, arguments)
+        result = _run(setup, setup.schedule, wants_dx, *values)
         gradients = flat(result["weights"]), result["loss_params"], result["x"]
         return _means(result), (gradients, result["weight"])
 
@@ -234,10 +252,10 @@ def _scheduled_loss(
             leaves = leaves or [jnp.zeros(leaf.shape, leaf.dtype) for leaf in wanted]
             scaled = [(d * (g / weight)).astype(leaf.dtype) for d, leaf in zip(leaves, wanted)]
             out.append(parts.cotangent(scaled, example))
-        return tuple(out)
+        return (*out, None, None)
 
     scalar.defvjp(forward, backward, symbolic_zeros=True)
-    return scalar(stacked.places, loss_params, x)
+    return scalar(stacked.places, loss_params, x, targets, closed)
 
 
 def _means(result: dict[str, Any]) -> tuple[jax.Array, PyTree]:
@@ -254,6 +272,7 @@ def _run(
     loss_params: PyTree,
     x: PyTree,
     targets: PyTree,
+    closed: list[Any],
 ) -> dict[str, Any]:
     """Run the schedule on every stage; sums over stages, microbatches and rows."""
     fsdp = setup.fsdp_axis
@@ -287,12 +306,13 @@ def _run(
                 PartitionSpec(),
                 rows_spec,
                 rows_spec,
+                PartitionSpec(),
             ),
             out_specs=specs,
             axis_names=set(setup.manual),
             check_vma=False,
         )
-    result = jax.jit(loop)(smooth, fixed, loss_params, x, targets)
+    result = jax.jit(loop)(smooth, fixed, loss_params, x, targets, closed)
     if schedule.has_backward:
         result["x"] = [leaf[schedule.stage_of[0]] for leaf in result["x"]] if wants_dx else []
     return result
@@ -310,13 +330,14 @@ def _on_stage(
     loss_params: PyTree,
     x: PyTree,
     targets: PyTree,
+    closed: list[Any],
 ) -> dict[str, Any]:
     """One stage's part: its weights, leaves `[repeats, 1, ...]` by place, and its rows."""
     stage = lax.axis_index(setup.axis) if schedule.stages > 1 else 0
     depth = setup.placed.depth
     stored = [[leaf[:, 0] for leaf in place] for place in smooth]
     own_fixed = [[leaf[:, 0] for leaf in place] for place in fixed]
-    run_chunk = chunk_runner(setup.layer, setup.placed)
+    run_chunk = chunk_runner(rematerialised(setup.layer(closed), setup.remat), setup.placed)
 
     def fixed_of(repeat):
         count = jnp.asarray(count_of(setup.placed, repeat, stage), jnp.int32)
@@ -331,14 +352,14 @@ def _on_stage(
         ]
         return x_leaves.split(run_chunk(layers, count, x_leaves.join(x, rest)))[0]
 
-    keep_inputs = setup.keep_inputs or not schedule.has_backward
+    keep_inputs = setup.remat is True or not schedule.has_backward
     tables = tick_tables(schedule, keep_inputs=keep_inputs)
     partition = Partition(setup.fsdp_axis, tuple(dims))
     weights = GATHERS[setup.gather](partition, stored, tables.rows)
     shapes = partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     whole = jax.eval_shape(lambda: partition.gather(pick(stored, 0)))
     one, target = jax.eval_shape(lambda both: take(both, 0, axis=1), (x, targets))
-    head, metrics = _head(setup, loss_params, one, target, targets)
+    head, terms = _head(setup, loss_params, one, target, targets)
     passes = make_passes(
         run,
         flat(whole),
@@ -351,7 +372,7 @@ def _on_stage(
         tables=tables,
         passes=passes,
         head=head,
-        metrics=metrics,
+        terms=terms,
         weights=weights,
         fixed=fixed_of,
         x_leaves=x_leaves,
@@ -374,8 +395,8 @@ def _on_stage(
 
 def _head(
     setup: _Setup, loss_params: PyTree, y: PyTree, target: PyTree, targets: PyTree
-) -> tuple[Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]], PyTree]:
-    """The loss as `(loss_params, y, target) -> (sum, (weight, metrics))`, and metrics' shapes.
+) -> tuple[Callable[[PyTree, PyTree, PyTree], tuple[Any, Any]], Terms]:
+    """The loss as `(loss_params, y, target) -> (sum, (weight, metrics))`, and its terms' shapes.
 
     Where a part is averaged over microbatches whatever their weights, it goes into the sum
     times the mean weight of a microbatch, which the targets tell beforehand.
@@ -393,4 +414,4 @@ def _head(
             total = total + share * mean
         return total, (weight, metrics)
 
-    return head, example.metrics
+    return head, example

@@ -37,8 +37,8 @@ def loss_terms(loss: Loss, has_aux: bool) -> Callable[[PyTree, PyTree, PyTree], 
 
     def terms(loss_params, y, targets):
         value, metrics = _apart(loss(loss_params, y, targets), has_aux)
-        values = value if isinstance(value, tuple) else (value, jnp.ones((), value.dtype))
-        total, weight, mean = (*values, None)[:3]
+        total, *others = map(jnp.asarray, value if isinstance(value, tuple) else (value,))
+        weight, mean = (*others, None)[:2] if others else (jnp.ones((), total.dtype), None)
         return Terms(total, lax.stop_gradient(weight), mean, lax.stop_gradient(metrics))
 
     return terms

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, use_abstract_mesh
 
 from ringline.pipeline._auxiliary import with_auxiliary
+from ringline.pipeline._chunk import Remat
+from ringline.pipeline._explicit import automatic
 from ringline.pipeline._inputs import check_layer, one_microbatch
 from ringline.pipeline._keys import layer_keys, with_keys
 from ringline.pipeline._layers import Placement, StackedLayers, one_layer, placement_of
@@ -40,22 +44,32 @@ def prepare(
     params: PyTree | StackedLayers,
     x: PyTree,
     schedule: PipelineSchedule,
+    mesh: Mesh,
+    remat: Remat,
     rng: jax.Array | None,
     layer_aux: bool,
 ) -> Prepared:
     """Check a layer and let row numbers (with `rng`) and auxiliary values travel beside x.
 
     Raises:
-        ValueError: when the schedule cannot place the layers, or the layer does not give back
-            what it takes.
+        ValueError: when the schedule cannot place the layers, the layer does not give back what
+            it takes, or an option is none.
     """
+    if not isinstance(remat, bool) and not callable(remat):
+        raise ValueError(
+            f"remat must be True, False or a policy of jax.checkpoint_policies, got {remat!r}"
+        )
+    if rng is not None and not jnp.issubdtype(jnp.result_type(rng), jax.dtypes.prng_key):
+        raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}")
     placed = placement_of(params, schedule)
     microbatch = one_microbatch(x, schedule.microbatches)
     keys = ()
     if rng is not None:
         rows = jax.tree.leaves(microbatch)[0].shape[0]
         keys = (jax.eval_shape(lambda: layer_keys(rng, 0, rows)),)
-    auxiliary = check_layer(layer, one_layer(params), microbatch, *keys, layer_aux=layer_aux)
+    # A layer may use the mesh, in a `jax.shard_map` of its own say.
+    with use_abstract_mesh(automatic(mesh).abstract_mesh):
+        auxiliary = check_layer(layer, one_layer(params), microbatch, *keys, layer_aux=layer_aux)
     apart = _alone
     if layer_aux:
         layer, x = with_auxiliary(layer, auxiliary, x)
