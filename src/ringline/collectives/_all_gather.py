@@ -101,7 +101,9 @@ def all_gather(
             rows: its length along `axis`, or its longest dim where `axis` is new; for sizes that
             are not one a device, or whose largest is not the shard's length; for `out` of another
             shape or type, or together with sizes or a grid; for an unknown topology or
-            implementation; for a `per_host` that the mesh or the other options do not allow.
+            implementation; for a `per_host` that the mesh or the other options do not allow; with
+            `pallas`, without TPUs or JAX's interpret mode, beside an automatic mesh axis, over a
+            grid, or for more copies than a kernel has semaphores.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline

@@ -75,7 +75,7 @@ def all_reduce(
         ValueError: outside `jax.shard_map`; for an unknown axis name; for directions other than 1
             or 2; for fewer than 1 channel, or more than a stripe has elements; for an unknown
             topology or implementation; for a `per_host` that the mesh or the other options do not
-            allow.
+            allow; with `pallas`, where `ringline.reduce_scatter` refuses it.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline

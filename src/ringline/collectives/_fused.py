@@ -72,7 +72,8 @@ def all_gather_matmul(
         ValueError: outside `jax.shard_map`; for an unknown axis name; for operands whose shapes do
             not fit; for `axis` out of range or the last dim; for directions other than 1 or 2; for
             fewer than 1 channel, or more than a shard has rows; for an unknown topology or
-            implementation.
+            implementation; with `pallas`, where `ringline.all_gather` refuses it, and for types
+            other than float32 and bfloat16.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
@@ -158,7 +159,8 @@ def matmul_reduce_scatter(
         ValueError: outside `jax.shard_map`; for an unknown axis name; for operands whose shapes do
             not fit; for `scatter_dimension` out of range, the last dim, or of a size that does not
             divide by n; for directions other than 1 or 2; for fewer than 1 channel, or more than a
-            stripe has rows; for an unknown topology or implementation.
+            stripe has rows; for an unknown topology or implementation; with `pallas`, where
+            `ringline.all_gather` refuses it, and for types other than float32 and bfloat16.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline

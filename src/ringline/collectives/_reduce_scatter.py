@@ -89,7 +89,8 @@ def reduce_scatter(
             of range or of a size that does not divide by n; for directions other than 1 or 2; for
             fewer than 1 channel, or more than a stripe has rows; for sizes that are not one a
             device, or whose sum is not the dim's size; for an unknown topology or implementation;
-            for a `per_host` that the mesh or the other options do not allow.
+            for a `per_host` that the mesh or the other options do not allow; with `pallas`, where
+            `ringline.all_gather` refuses it, and for 64-bit types and floats of 8 bits or float16.
 
     Example:
         >>> import jax, jax.numpy as jnp, ringline
