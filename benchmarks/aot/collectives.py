@@ -1,0 +1,181 @@
+"""The collectives compiled for four TPU chips in a ring: what overlaps, and what memory they move.
+
+    python benchmarks/aot/collectives.py [--target v5p:2x2x1] [--out FOLDER]
+
+Needs libtpu (`pip install 'ringline[aot]'`), no TPU. For each form: the order in which permutes
+start (S) and are waited for (D), computation that they span, and bytes of device memory by the
+compiler's cost analysis over those of the built-in. And how long an all-gather over 64 emulated
+devices takes to trace and compile.
+
+What permutes can reach by that count, in bytes of a shard: the analysis counts each permute's two
+ends at its start and again when it is done, 4 x 3; putting four shards in place reads and writes
+each, 8; the output, though never initialised, counts as written with the first, 3. That is 23
+over the built-in's 13, 1.77; a second direction cuts one shard in two, which costs 2 more. A
+kernel that writes into the neighbour's output has none of it.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import ringline
+from ringline.aot import read_compiled, target
+from ringline.aot._quiet import quiet
+
+SHAPES = [((8192, 8192), 0), ((8192, 8192), 1), ((1, 1, 2048, 32768), 3)]
+FORMS = {
+    "built-in": None,
+    "ring, one direction": {"directions": 1},
+    "ring, two directions": {"directions": 2},
+    "line": {"topology": "line"},
+    "pallas, two directions": {"implementation": "pallas", "directions": 2},
+}
+_MANY = """
+import time, jax, jax.numpy as jnp, ringline
+from jax.sharding import PartitionSpec as P
+mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+gather = lambda x: ringline.all_gather(x, "x", axis=0, topology={topology!r}, \
+implementation="permute")
+whole = jax.shard_map(gather, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False)
+x = jax.ShapeDtypeStruct((64 * 128, 128), jnp.float32)
+began = time.perf_counter()
+jax.jit(whole).lower(x).compile()
+print(time.perf_counter() - began)
+"""
+
+
+def main() -> None:
+    """Compile every form and write one file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="v5p:2x2x1")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    asked = parser.parse_args()
+    slices = target(asked.target)
+    mesh = slices.mesh(x=slices.device_count)
+    rows = []
+    for shape, dim in SHAPES:
+        rows += gathers(slices, mesh, shape, dim)
+    rows += matmuls(slices, mesh)
+    many = {name: compile_many(name) for name in ("ring", "line")}
+    for name, seconds in many.items():
+        print(f"64 emulated devices, {name}: traced and compiled in {seconds:.1f} s")
+    document = {
+        "about": __doc__,
+        "target": slices.name,
+        "libtpu": version("libtpu"),
+        "jax": version("jax"),
+        "rows": rows,
+        "compile_s_of_64_devices": many,
+    }
+    name = re.sub(r"\W+", "-", asked.target)
+    path = asked.out / f"aot_collectives_{name}_{date.today()}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def gathers(slices, mesh, shape, dim) -> list[dict]:
+    """The all-gather of one bfloat16 shape in every form."""
+    rows, base = [], None
+    spec = P(*("x" if d == dim else None for d in range(len(shape))))
+    for name, options in FORMS.items():
+        if options is None:
+            gather = partial(lax.all_gather, axis_name="x", axis=dim, tiled=True)
+        else:
+            options = {"implementation": "permute"} | options
+            gather = partial(ringline.all_gather, axis_name="x", axis=dim, **options)
+        row = measured(slices, mesh, gather, [(shape, spec)], P())
+        base = base or row
+        row |= {"what": f"all-gather {list(shape)} @ {dim}", "form": name}
+        row["bytes_over_builtin"] = round(row["bytes"] / base["bytes"], 2)
+        rows.append(row)
+        print(
+            f"{row['what']:<34} {name:<22} {row['order']:<14} bytes x {row['bytes_over_builtin']}",
+            flush=True,
+        )
+    return rows
+
+
+def matmuls(slices, mesh) -> list[dict]:
+    """The fused forms, 8192 x 8192 x 2048 on each chip: computation that each permute spans."""
+    x, w = (8192, 8192), (8192, 8192)
+    forms = {
+        "all_gather_matmul": (ringline.all_gather_matmul, P("x"), P(None, "x"), P(None, "x")),
+        "matmul_reduce_scatter": (
+            ringline.matmul_reduce_scatter,
+            P(None, "x"),
+            P("x"),
+            P("x"),
+        ),
+    }
+    rows = []
+    for name, (function, x_spec, w_spec, out) in forms.items():
+        fused = partial(function, axis_name="x", implementation="permute", directions=2)
+        row = measured(slices, mesh, fused, [(x, x_spec), (w, w_spec)], out)
+        rows.append(row | {"what": name, "form": "two directions"})
+        spans = ", ".join(f"{us:.0f}" for us in row["spans_compute_us"])
+        print(f"{name:<34} {row['order']} spans us: {spans}", flush=True)
+    return rows
+
+
+def measured(slices, mesh, function, arguments, out) -> dict:
+    """Compile `function` of bfloat16 arrays inside shard_map for the target, and read it."""
+    mapped = jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=tuple(spec for _, spec in arguments),
+        out_specs=out,
+        check_vma=False,
+    )
+    shapes = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in arguments
+    ]
+    began = time.perf_counter()
+    with quiet():
+        compiled = jax.jit(mapped).lower(*shapes).compile()
+    took = time.perf_counter() - began
+    found = read_compiled(slices, compiled, mesh=mesh, compile_s=took)
+    permutes = [c for c in found.collectives if c.kind == "collective-permute"]
+    entry = found.text[found.text.index("ENTRY") :]
+    order = re.findall(r" collective-permute-(start|done)\(", entry)
+    return {
+        "order": "".join({"start": "S", "done": "D"}[word] for word in order),
+        "bytes": compiled.cost_analysis()["bytes accessed"],
+        "permuted_bytes": sum(c.bytes for c in permutes),
+        "temporaries_bytes": found.memory.temporaries_bytes,
+        "spans_compute_us": [round(c.spans_compute_us, 1) for c in permutes],
+        "transfer_us": [round(c.transfer_us, 1) for c in permutes],
+        "compile_s": round(took, 1),
+    }
+
+
+def compile_many(topology: str) -> float:
+    """Seconds to trace and compile over 64 emulated devices, in a process of their own."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=64"}
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY.format(topology=topology)],
+        env=os.environ | flags,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return round(float(done.stdout.split()[-1]), 2)
+
+
+if __name__ == "__main__":
+    main()
