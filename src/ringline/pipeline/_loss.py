@@ -70,12 +70,13 @@ def pipeline_loss(
     computes: an activation behind the backward, a cotangent behind the next forward.
 
     Args:
-        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in. What it or `loss`
-            closes over has no gradient; pass what wants one in `params`, `x` or `loss_params`.
+        layer: `(layer_params, x) -> x`, the same shapes and dtypes out as in. It may close over
+            arrays; one that wants a gradient must be in `params` or `x`.
         loss: `(loss_params, y, targets) -> scalar`, a mean over the rows it is given, or
             `-> (sum, weight)`, whose weights may differ between microbatches (say, valid
             tokens), or `-> (sum, weight, mean)`, whose last part is averaged over microbatches
-            whatever their weights. It runs on the last stage. The weight carries no gradient.
+            whatever their weights. It runs on the last stage. The weight carries no gradient;
+            parameters that the loss closes over do.
         params: every leaf `[layers, ...]` in model order, or what `stack_layers` gives.
         loss_params: the loss's own parameters, such as a final norm and a head; `()` for none.
         x: every leaf `[batch, ...]`, such as embedded tokens. Leaves without gradient may
