@@ -1,6 +1,7 @@
 """The collectives of a compiled program: where they run, what they move, what hides them.
 
-Inside a slice a collective is one instruction, or a start and a done. Between slices it is a
+Inside a slice a collective is one instruction, or a start and a done, or lies in fusions (see
+`_in_fusions`). Between slices it is a
 `send` and a `recv` with their `-done`, on the hosts' transfer runtime; the four that share a
 rendezvous are one collective here.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ringline.aot._groups import Axes
 from ringline.aot._hlo import Instruction, Module, shape_bytes
+from ringline.aot._in_fusions import KINDS, Part, parts
 from ringline.aot._links import transfer_s
 from ringline.aot._target import Target
 from ringline.aot._walk import Context, Step, Walk
@@ -20,15 +22,6 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
 Link = Literal["ICI", "DCN"]
-KINDS = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
-)
 _BETWEEN = {
     "ONE_TO_ONE": "collective-permute",
     "ALL_REDUCE": "all-reduce",
@@ -98,13 +91,34 @@ def find_collectives(
     found = []
     for context in walk.contexts():
         steps = walk.steps(context.computation)
-        for kind, link, posts, ends in _pairs(module, steps):
-            found.append(_collective(context, kind, link, posts, ends, module, target, axes))
+        for seen in _sightings(module, context.computation, steps):
+            found.append(_collective(context, seen, module, target, axes))
     return tuple(found)
 
 
-def _pairs(module: Module, steps: list[Step]) -> Iterator[tuple[str, Link, list[Step], list[Step]]]:
-    """Kind, link, starts and ends of every collective among `steps`, in order of the first."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One collective among the steps of a computation.
+
+    Attributes:
+        kind: such as `all-gather`.
+        link: its network.
+        posts: what starts it.
+        ends: what waits for its end.
+        cores: the instructions that say what moves, and between which devices.
+        place: the computation that they are in.
+    """
+
+    kind: str
+    link: Link
+    posts: list[Step]
+    ends: list[Step]
+    cores: list[Instruction]
+    place: str
+
+
+def _sightings(module: Module, computation: str, steps: list[Step]) -> Iterator[_Seen]:
+    """The collectives among `steps`, in order of what starts them."""
     done: dict[str, list[Step]] = defaultdict(list)
     hosts: dict[str, list[Step]] = defaultdict(list)
     begun: dict[str, str] = {}  # an update goes on with what a start began
@@ -120,48 +134,69 @@ def _pairs(module: Module, steps: list[Step]) -> Iterator[tuple[str, Link, list[
                 done[begun.get(operand, operand)].append(step)
         elif opcode in ("send", "recv") and _rendezvous(step.instruction):
             hosts[_rendezvous(step.instruction)].append(step)
-    seen: set[str] = set()
+    fused = _fused(module, steps)
+    met: set[str] = set()
     for step in steps:
-        opcode = step.instruction.opcode
+        core = step.instruction
+        opcode, name = core.opcode, core.name
         if opcode in KINDS:
-            yield opcode, "ICI", [step], []
+            yield _Seen(opcode, "ICI", [step], [], [core], computation)
         elif opcode.removesuffix("-start") in KINDS:
-            yield opcode.removesuffix("-start"), "ICI", [step], done[step.instruction.name]
-        elif opcode == "async-start" and (inner := _inside(module, step.instruction)):
-            name = step.instruction.name
-            yield inner[1].opcode, "ICI", [step, *updates[name]], done[name]
+            kind = opcode.removesuffix("-start")
+            yield _Seen(kind, "ICI", [step], done[name], [core], computation)
+        elif opcode == "async-start" and (inner := _inside(module, core)):
+            place, core = inner
+            yield _Seen(core.opcode, "ICI", [step, *updates[name]], done[name], [core], place)
+        elif opcode == "fusion":
+            yield from fused[name]
         elif opcode in ("send", "recv"):
-            key = _rendezvous(step.instruction)
-            if key and key not in seen:
-                seen.add(key)
+            key = _rendezvous(core)
+            if key and key not in met:
+                met.add(key)
                 posts = hosts[key]
                 ends = [end for post in posts for end in done[post.instruction.name]]
-                yield _between(step.instruction), "DCN", posts, ends
+                cores = [post.instruction for post in posts]
+                yield _Seen(_between(core), "DCN", posts, ends, cores, computation)
+
+
+def _fused(module: Module, steps: list[Step]) -> dict[str, list[_Seen]]:
+    """The collectives in fusions, by the fusion that starts them."""
+    found: dict[str, list[_Seen]] = defaultdict(list)
+    running: dict[str, _Seen] = {}
+    for step in steps:
+        if step.instruction.opcode != "fusion":
+            continue
+        for part in parts(module, step.instruction):
+            if part.starts or part.channel not in running:
+                seen = _seen_in(part, step)
+                # An end whose start is elsewhere was met there.
+                if not part.ends:
+                    found[step.instruction.name].append(seen)
+                if part.starts:
+                    running[part.channel] = seen
+            elif part.ends:
+                running.pop(part.channel).ends.append(step)
+    return found
+
+
+def _seen_in(part: Part, step: Step) -> _Seen:
+    return _Seen(part.kind, "ICI", [step], [], [part.collective], part.computation)
 
 
 def _collective(
-    context: Context,
-    kind: str,
-    link: Link,
-    posts: list[Step],
-    ends: list[Step],
-    module: Module,
-    target: Target,
-    axes: Axes,
+    context: Context, seen: _Seen, module: Module, target: Target, axes: Axes
 ) -> Collective:
-    first = posts[0].instruction
-    place, core = _inside(module, first) or (context.computation, first)
-    measured = [post.instruction for post in posts] if core is first else [core]
-    size = max(_bytes(module, place, instruction) for instruction in measured)
-    group = axes.group(core)
+    posts, ends = seen.posts, seen.ends
+    size = max(_bytes(module, seen.place, core) for core in seen.cores)
+    group = axes.group(seen.cores[0])
     per_us = target.clock_hz / 1e6
     posted = max(post.end for post in posts)
     # A wait that is not in this computation is at its end.
     ended = min((end.start for end in ends), default=posted)
     return Collective(
-        name=first.name,
-        kind=kind,
-        link=link,
+        name=posts[0].instruction.name,
+        kind=seen.kind,
+        link=seen.link,
         axis=group.axis,
         bytes=size,
         in_loop=context.loop or None,
@@ -169,7 +204,7 @@ def _collective(
         in_branch=context.conditional,
         asynchronous=bool(ends),
         spans_compute_us=max(0, ended - posted) / per_us,
-        transfer_us=transfer_s(target, kind, link, size, group.size) * 1e6,
+        transfer_us=transfer_s(target, seen.kind, seen.link, size, group.size) * 1e6,
         computation=context.computation,
         posted=tuple(post.instruction.name for post in posts),
         ended=tuple(end.instruction.name for end in ends),

@@ -24,6 +24,7 @@ class Instruction:
         operands: names of what it reads.
         text: the rest of the line, with attributes.
         operand_text: what stands between its parentheses.
+        root: whether it makes what its computation gives back.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Instruction:
     operands: tuple[str, ...]
     text: str = field(repr=False)
     operand_text: str = field(default="", repr=False)
+    root: bool = False
 
     @cached_property
     def cycles(self) -> int:
@@ -77,6 +79,10 @@ class Module:
         """The instruction called `name` in a computation."""
         return self._by_name(computation).get(name)
 
+    def root(self, computation: str) -> Instruction | None:
+        """The instruction that makes what a computation gives back."""
+        return next((i for i in self.computations[computation] if i.root), None)
+
     def _by_name(self, computation: str) -> dict[str, Instruction]:
         cache = self.__dict__.setdefault("_index", {})
         if computation not in cache:
@@ -97,13 +103,13 @@ def parse(text: str) -> Module:
                 current = computations.setdefault(match[2], [])
                 entry = match[2] if match[1] else entry
         elif match := _INSTRUCTION.match(line):
-            current.append(_instruction(match[2], line[match.end() :]))
+            current.append(_instruction(match[2], line[match.end() :], bool(match[1])))
     if not entry:
         raise ValueError("the text has no ENTRY computation; expected a compiled program's text")
     return Module({name: tuple(rows) for name, rows in computations.items()}, entry)
 
 
-def _instruction(name: str, rest: str) -> Instruction:
+def _instruction(name: str, rest: str, root: bool) -> Instruction:
     end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     opening = rest.index("(", end)
     closing = _closing(rest, opening)
@@ -115,6 +121,7 @@ def _instruction(name: str, rest: str) -> Instruction:
         operands=tuple(_NAMES.findall(operands)),
         text=rest[closing + 1 :],
         operand_text=operands,
+        root=root,
     )
 
 

@@ -5,13 +5,14 @@ stage that computes. What takes time is what the compiler gives an estimate for;
 estimates are missing, FLOPs and bytes at the chip's rates stand in for them.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringline.aot._flops import fusion_flops
 from ringline.aot._hlo import Instruction, Module, shape_bytes
+from ringline.aot._in_fusions import parts
 from ringline.aot._target import Target
+from ringline.aot._trips import trips
 
 # What waits, or only names what is there.
 _FREE = (
@@ -85,7 +86,7 @@ class Walk:
         """A computation's instructions with their times."""
         steps, now = [], 0
         for instruction in self.module.computations[computation]:
-            cycles = self.cost(instruction)
+            cycles = self.cost(computation, instruction)
             steps.append(Step(instruction, now, cycles))
             now += cycles
         return steps
@@ -94,13 +95,14 @@ class Walk:
         """How long a computation takes."""
         if computation not in self._cycles:
             rows = self.module.computations[computation]
-            self._cycles[computation] = sum(self.cost(i) for i in rows)
+            self._cycles[computation] = sum(self.cost(computation, i) for i in rows)
         return self._cycles[computation]
 
-    def cost(self, instruction: Instruction) -> int:
+    def cost(self, computation: str, instruction: Instruction) -> int:
         """Cycles of one instruction, with all it calls."""
         if instruction.opcode == "while":
-            return self.trips(instruction)[0] * sum(map(self.cycles, instruction.callees("body")))
+            body = sum(map(self.cycles, instruction.callees("body")))
+            return self._trips(computation, instruction) * body
         if instruction.opcode == "conditional":
             return max(map(self.cycles, branches(instruction)), default=0)
         if instruction.opcode == "call":
@@ -114,7 +116,9 @@ class Walk:
         chip, each = self._target.cluster.chip, self._target.devices_per_chip
         flops = sum(map(self.flops, instruction.callees("calls")))
         compute_s = flops * each / (chip.bf16_flops_per_s * chip.matmul_efficiency)
-        memory_s = shape_bytes(instruction.shape) * each / chip.hbm_bytes_per_s
+        # A fusion with a collective waits for the links, which are counted elsewhere.
+        moved = 0 if any(parts(self.module, instruction)) else shape_bytes(instruction.shape)
+        memory_s = moved * each / chip.hbm_bytes_per_s
         return round(max(compute_s, memory_s) * self._target.clock_hz)
 
     def flops(self, computation: str) -> float:
@@ -128,7 +132,7 @@ class Walk:
         match instruction.opcode:
             case "while":
                 body = sum(map(self.flops, instruction.callees("body")))
-                return self.trips(instruction)[0] * body
+                return self._trips(computation, instruction) * body
             case "conditional":
                 return max(map(self.flops, branches(instruction)), default=0.0)
             case "call":
@@ -137,34 +141,21 @@ class Walk:
                 return sum(map(self.flops, instruction.callees("calls")))
         return fusion_flops(self.module, computation, instruction)
 
-    def trips(self, loop: Instruction) -> tuple[int, bool]:
-        """How often a loop's body runs, and whether that is known; 1 where it is not."""
-        known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.text)
-        if known:
-            return int(known[1]), True
-        for condition in loop.callees("condition"):
-            root = self.module.computations[condition][-1]
-            bounds = [self._constant(condition, name) for name in root.operands]
-            if root.opcode == "compare" and root.attribute("direction") == "LT" and bounds[-1]:
-                return bounds[-1], True
-        return 1, False
-
-    def _constant(self, computation: str, name: str) -> int | None:
-        found = self.module.find(computation, name)
-        if found is None or found.opcode != "constant" or not found.operand_text.isdigit():
-            return None
-        return int(found.operand_text)
+    def _trips(self, computation: str, loop: Instruction) -> int:
+        """How often a loop's body runs, 1 where the program does not say."""
+        known = trips(self.module, computation, loop)
+        return 1 if known is None else known
 
     def _inside(self, context: Context, instruction: Instruction) -> list[Context]:
         if instruction.opcode == "while":
-            trips, known = self.trips(instruction)
+            known = trips(self.module, context.computation, instruction)
             return [
                 Context(
                     body,
                     instruction.name,
-                    context.times * trips,
+                    context.times * (1 if known is None else known),
                     context.conditional,
-                    context.certain and known,
+                    context.certain and known is not None,
                 )
                 for body in instruction.callees("body")
             ]
