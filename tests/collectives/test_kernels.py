@@ -54,7 +54,7 @@ def test_shapes_are_gathered(chips):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "devices"), [(line, 3), (KERNELS[0], 2), (ring, 1), (ring, 3)])
+@pytest.mark.parametrize(("form", "devices"), [(line, 3), (KERNELS[0], 2), (ring, 1)])
 def test_more_shapes_are_gathered(chips, form, devices):
     test_all_gather.test_shapes(form, devices)
 
@@ -211,11 +211,10 @@ def test_fused_forms_accumulate_in_float32(chips):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["gather_matmul", "matmul_scatter"])
-def test_fused_forms_have_derivatives(chips, way, monkeypatch):
+def test_fused_forms_have_derivatives(chips, monkeypatch):
+    """Of the gather's; its gradient is the other form, and its second derivative itself again."""
     _allow_remat(monkeypatch)
-    plain = {"gather_matmul": "plain_gather", "matmul_scatter": "plain_scatter"}[way]
-    test_fused.test_derivatives(ring, getattr(test_fused, way), getattr(test_fused, plain))
+    test_fused.test_derivatives(ring, test_fused.gather_matmul, test_fused.plain_gather)
 
 
 def printed(capsys):
