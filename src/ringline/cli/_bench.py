@@ -40,7 +40,7 @@ class _Flags:
     """Queues of a directed link that share each send."""
     per_host: Literal[1, 2] | None = None
     """2: hosts have two devices each, one sends up and one down; auto finds that by itself."""
-    implementation: Literal["permute", "xla", "auto"] = "permute"
+    implementation: Literal["permute", "xla", "pallas", "auto"] = "permute"
     """permute sends between neighbours; xla is the built-in; auto lets ringline choose."""
     cases: Literal["sweep", "targeted"] = "sweep"
     """A sweep over sizes, or the shapes x 2 element types of 4-chip decoder LMs."""

@@ -217,13 +217,17 @@ def _timeline(result: "RunResult", path: Path) -> None:
     step_s = median(record.step_s for record in result.records)
     forward_s = step_s * (1 - result.bubble) / (3 * config.microbatches)
     schedule = make_schedule(config)
-    if any(action.op == "W" for row in schedule.rows for action in row):
-        costs = {"input_gradient_s": forward_s, "weight_gradient_s": forward_s}
-    else:
-        costs = {"backward_s": 2 * forward_s}
+    split = any(action.op == "W" for row in schedule.rows for action in row)
     # What pipeline_loss runs hides its transfers in any case.
     overlap = config.overlap or schedule.name not in BY_AUTODIFF
-    timeline = simulate(schedule, forward_s=forward_s, overlap=overlap, **costs)
+    timeline = simulate(
+        schedule,
+        forward_s=forward_s,
+        backward_s=None if split else 2 * forward_s,
+        input_gradient_s=forward_s if split else None,
+        weight_gradient_s=forward_s if split else None,
+        overlap=overlap,
+    )
     trace.html(timeline, path, title=f"One training step: {timeline.name}")
 
 

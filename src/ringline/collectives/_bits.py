@@ -18,7 +18,8 @@ _CARRIERS = {1: jnp.uint8, 2: jnp.uint16}
 def carried_as(dtype: Any) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
     """Functions to what arrays of `dtype` are moved as, and back.
 
-    On a CPU small floats move as integers; elsewhere nothing does. That cuts derivatives off, so it belongs inside a primitive.
+    On a CPU small floats move as integers; elsewhere all move as they are. That cuts
+    derivatives off, so it belongs inside a primitive.
     """
     small = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
     if not small or platform() != "cpu":

@@ -134,17 +134,15 @@ def simulated_plan(
     generate = getattr(schedules, layout.schedule)
     repeats = {} if RULES[layout.schedule].repeats == "one" else {"repeats": layout.repeats}
     split = RULES[layout.schedule].splits_backward
-    backward = (
-        {
-            "input_gradient_s": costs.input_gradient_s,
-            "weight_gradient_s": costs.weight_gradient_s,
-        }
-        if split
-        else {"backward_s": costs.backward_s}
-    )
     schedule = generate(stages=layout.stages, microbatches=layout.microbatches, **repeats)
     step = simulate(
-        schedule, forward_s=costs.forward_s, transfer_s=costs.hop_s, overlap=overlap, **backward
+        schedule,
+        forward_s=costs.forward_s,
+        backward_s=None if split else costs.backward_s,
+        input_gradient_s=costs.input_gradient_s if split else None,
+        weight_gradient_s=costs.weight_gradient_s if split else None,
+        transfer_s=costs.hop_s,
+        overlap=overlap,
     )
     busy = max(layout.microbatches * (f + b) for f, b in zip(costs.forward_s, costs.backward_s))
     idle = step.makespan_s - busy
