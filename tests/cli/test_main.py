@@ -12,6 +12,17 @@ def test_help_names_every_command(arguments, capsys):
     assert all(f"  {name} " in out for name in COMMANDS)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_no_default_that_means_nothing(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command.split(), "--help"])
+    assert stop.value.code == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"usage: ringline {command} " in out
+    assert "None" not in out
+    assert "(default: )" not in out
+
+
 def test_no_command_shows_help_and_fails(capsys):
     assert main([]) == 2
     assert "usage: ringline COMMAND" in capsys.readouterr().out

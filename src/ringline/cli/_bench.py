@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
+from ringline.cli._flag_types import FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class _Flags:
     """How many directions of a link work at the same time."""
     channels: int = 1
     """Queues of a directed link that share each send."""
-    per_host: Literal[1, 2] | None = None
+    per_host: Annotated[Literal[1, 2] | None, takes("1|2")] = None
     """2: hosts have two devices each, one sends up and one down; auto finds that by itself."""
     implementation: Literal["permute", "xla", "pallas", "auto"] = "permute"
     """permute sends between neighbours; xla is the built-in; auto lets ringline choose."""
@@ -52,19 +53,19 @@ class _Flags:
     """Each size of the sweep is this many times the one before."""
     dtype: Literal["bfloat16", "float16", "float32", "int32", "uint8"] = "bfloat16"
     """Element type of the sweep."""
-    max_bytes: Annotated[str | None, tyro.conf.arg(metavar="BYTES")] = None
+    max_bytes: Annotated[str | None, takes("BYTES")] = None
     """Skip cases whose array is larger."""
     iters: int = 20
     """Repeats that the medians are over; slow cases stop after 20 s, two repeats at least."""
-    link_gb_s: Annotated[float | None, tyro.conf.arg(metavar="GB/S")] = None
+    link_gb_s: Annotated[float | None, takes("GB/S")] = None
     """Line rate of one direction of a link; adds linkbw's share of it."""
-    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
+    coordinator: Annotated[str | None, takes("HOST:PORT")] = None
     """For several processes: host:port of process 0."""
-    process_id: int | None = None
+    process_id: Whole = None
     """For several processes: the number of this one, from 0."""
-    num_processes: int | None = None
+    num_processes: Whole = None
     """For several processes: how many."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write the rows; `-` for standard output, and the table goes to standard error."""
 
 

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from ringline.cli._collective_flags import Layout, axes_of, read_collective, schedule_of
+from ringline.cli._flag_types import FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 from ringline.schedule import (
     CollectiveSchedule,
@@ -43,20 +44,20 @@ class Check:
     """How the devices are linked; grid: lines in both axes, torus: rings in both."""
     devices: int = 8
     """n, how many devices."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    rows: Whole = None
     """Rows of a grid or a torus."""
     directions: Literal[1, 2] = 2
     """How many directions of a link work at the same time."""
     channels: int = 1
     """Queues of a directed link, each with slots of its own."""
-    slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    slots: Whole = None
     """Packets that the receiver of a channel holds; the data mover's own if not given."""
-    sender_slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    sender_slots: Whole = None
     """Packets that the sender of forwarded traffic holds; half of --slots if not given, or the data
     mover's own."""
     size: Annotated[str, tyro.conf.arg(metavar="BYTES")] = "16MiB"
     """Gathered bytes; K, M, G and KiB, MiB, GiB are binary."""
-    packet: Annotated[int | None, tyro.conf.arg(metavar="BYTES")] = None
+    packet: Annotated[int | None, takes("BYTES")] = None
     """Largest payload of a packet; the data mover's own if not given."""
     injection: Literal["greedy", "bubble"] = "greedy"
     """greedy: a device puts in a packet of its own while a slot is free ahead; bubble: on a ring,
@@ -75,7 +76,7 @@ class Check:
     """The data mover that slots and packets are taken from, or a .toml file of one."""
     max_states: int = 20_000
     """Bound of the search; beyond it random runs are made."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write the verdict; `-` for standard output, which then holds nothing else."""
 
 

@@ -13,22 +13,23 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
+
 if TYPE_CHECKING:
     from ringline.aot import Compiled, DoesNotFitError
     from ringline.recipes import Recipe
 
 DOES_NOT_FIT, DOES_NOT_TRACE = 1, 1
 Say = Callable[[str], None]
-File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True)
 class CompileFlags:
     """Compile a training step for TPU slices that need not exist; show memory and overlap."""
 
-    target: str | None = None
+    target: Annotated[str | None, takes("TARGET")] = None
     """Such as '4x v4-16', 'v5e-64' or '2x v5p:4x4x8'; the configuration's own if not given."""
-    config: Annotated[str | None, tyro.conf.arg(metavar="FILE|NAME")] = None
+    config: Annotated[str | None, takes("FILE|NAME")] = None
     """A recipe (4x-v4-16, 3x-v4-128, or a TOML file with a [recipe]), or the TOML file of a
     `ringline train` run."""
     schedule: Annotated[
@@ -36,16 +37,16 @@ class CompileFlags:
     ] = ()
     """Of a recipe: linear, circular, circular-late-send, 1f1b, eager-1f1b, interleaved, or any
     other schedule's name; may be given several times."""
-    microbatches: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    microbatches: Whole = None
     """Of a recipe, in place of its own."""
-    gather: Annotated[str | None, tyro.conf.arg(metavar="step|repeat|use")] = None
+    gather: Annotated[str | None, takes("step|repeat|use")] = None
     """Of a recipe: when weights are gathered over FSDP."""
-    function: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:NAME")] = None
+    function: Annotated[str | None, takes("FILE.py:NAME")] = None
     """Compile your own: NAME(mesh) gives (function, arguments); a module's name serves for
     FILE.py."""
-    mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=SIZE,...")] = None
+    mesh: Annotated[str | None, takes("AXIS=SIZE,...")] = None
     """The mesh for --function, outermost axis first, such as stage=4,fsdp=8; -1 for the rest."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write the report as JSON; `-` for standard output, which then holds nothing else."""
     html: File = None
     """Write a page with the report and a drawing of one tick of the compiled program."""
@@ -238,9 +239,11 @@ def _print(run: _Run, console: Console) -> None:
     from ringline.recipes import by_hand, predict
 
     expected = predict(run.recipe, run.way)
-    console.print(_comparison(run))
+    table, reasons = _comparison(run)
+    console.print(table)
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in _gib(expected))
     lines = [
+        *reasons,
         f"Predicted memory in GiB: {parts}.",
         *_price(run),
         "By hand, without overlap, a step is the following times its computation: "
@@ -322,13 +325,15 @@ def _compared(run: _Run) -> list[tuple[str, ...]]:
     ]
 
 
-def _comparison(run: _Run) -> Table:
+def _comparison(run: _Run) -> tuple[Table, list[str]]:
+    """The prediction beside the program, and what explains large differences."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _COLUMNS:
+    for name in _COLUMNS[:-1]:
         table.add_column(name, justify="left" if " " in name else "right", no_wrap=True)
-    for row in _compared(run):
-        table.add_row(*row)
-    return table
+    rows = _compared(run)
+    for row in rows:
+        table.add_row(*row[:-1])
+    return table, [f"{row[0]}: {row[-1]}." for row in rows if row[-1]]
 
 
 def _number(value: float, unit: str) -> str:

@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ringline.cli._flag_types import FileOrOutput, takes
 from ringline.plan import calibration_for
 from ringline.topology import Chip, Cluster, chips, cluster
 from ringline.topology._chips import chip as chip_named
@@ -30,9 +31,9 @@ _ROWS = (
 class HardwareFlags:
     """Show the chips the package knows, or one chip or cluster with the sources of its numbers."""
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
+    name: Annotated[str | None, tyro.conf.Positional, takes("[NAME]")] = None
     """A chip such as v5p, a cluster such as '4x v4-16', or a .toml file; all chips if left out."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ringline.cli import BAD_INPUT
+from ringline.cli._flag_types import FileOrOutput
 from ringline.plan._layout import parse_constraints
 from ringline.plan._model import model
 from ringline.plan._report import considered_line, found_json, memory_line, plan_table
@@ -39,7 +40,7 @@ class PlanFlags:
     why: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="LAYOUT")] = ()
     """A layout to explain, such as 'stages=4,schedule=1f1b', with what is left out chosen best;
     may be given several times."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import tyro
 
+from ringline.cli._flag_types import Whole
 from ringline.schedule import named_schedule
 
 
@@ -17,7 +18,7 @@ class Schedule:
     """p, stages of the pipeline."""
     microbatches: int = 8
     """m, microbatches of a step."""
-    repeats: int | None = None
+    repeats: Whole = None
     """v, chunks of a stage; the schedule's own default if not given."""
     forward_only: bool = False
     """Leave the backward out."""

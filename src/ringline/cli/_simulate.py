@@ -13,10 +13,9 @@ import tyro
 from rich.console import Console
 
 from ringline import trace
+from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.schedule import PipelineSchedule, named_schedule
 from ringline.simulate import Timeline, simulate
-
-File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,16 @@ class Simulate:
     """p, stages of the pipeline."""
     microbatches: int = 8
     """m, microbatches of a step."""
-    repeats: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    repeats: Whole = None
     """v, chunks of a stage, for schedules that have several; the schedule's own default if not
     given."""
     forward: tuple[float, ...] = (1.0,)
     """Seconds of one microbatch's forward through a whole stage; one number, or one a stage."""
     backward: tuple[float, ...] = (2.0,)
     """The same for the backward. Schedules that split it take half for each part."""
-    input_gradient: tuple[float, ...] = ()
+    input_gradient: Annotated[tuple[float, ...], takes("[FLOAT [FLOAT ...]]")] = ()
     """The backward's first part, which the stage before waits for; with --weight-gradient."""
-    weight_gradient: tuple[float, ...] = ()
+    weight_gradient: Annotated[tuple[float, ...], takes("[FLOAT [FLOAT ...]]")] = ()
     """The backward's second part."""
     transfer: float = 0.0
     """Seconds from stage to stage."""
@@ -61,7 +60,7 @@ class Simulate:
     """Write a page to zoom and look around in."""
     svg: File = None
     """Write a picture."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write the numbers; `-` for standard output, which then holds nothing else."""
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ringline import trace
 from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
+from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 from ringline.schedule import CollectiveSchedule, Program
 from ringline.simulate import (
@@ -25,8 +26,6 @@ from ringline.topology import Line, Mover, Ring, mover
 
 _LARGEST_RUN_BYTES = 16 << 20
 
-File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
-
 
 @dataclass(frozen=True, slots=True)
 class _SimulateCollective:
@@ -36,7 +35,7 @@ class _SimulateCollective:
     """How the devices are linked; grid: lines in both axes, torus: rings in both."""
     devices: int = 8
     """n, how many devices."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    rows: Whole = None
     """Rows of a grid or a torus."""
     directions: Literal[1, 2] = 2
     """How many directions of a link work at the same time."""
@@ -48,11 +47,11 @@ class _SimulateCollective:
     """Largest size. Above 16 MiB the time goes on with the slope from 8 to 16 MiB."""
     factor: Annotated[int, tyro.conf.arg(aliases=["-f"])] = 4
     """Each size is this many times the one before."""
-    packet: Annotated[int | None, tyro.conf.arg(metavar="BYTES")] = None
+    packet: Annotated[int | None, takes("BYTES")] = None
     """Largest payload of a packet; the data mover's own if not given. Slots share its memory."""
-    slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    slots: Whole = None
     """Packets that the receiver of a channel holds; the data mover's own if not given."""
-    sender_slots: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    sender_slots: Whole = None
     """Packets that each sender of a channel holds; half of --slots if not given, or the data
     mover's own."""
     injection: Literal["greedy", "bubble"] = "bubble"
@@ -68,7 +67,7 @@ class _SimulateCollective:
     """Write a page to zoom and look around in."""
     svg: File = None
     """Write a picture."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write the rows; `-` for standard output, which then holds nothing else."""
 
 

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ringline.cli._flag_types import File, FileOrOutput
 from ringline.plan.validate import CHECKS, Figure, Options, Report, markdown
 from ringline.topology._tables import nearest
 
@@ -24,13 +25,13 @@ class ValidateFlags:
         tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="CHECK")
     ] = ()
     """Checks to run, such as korthikanti; all if left out; may be given several times."""
-    vtrain: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    vtrain: File = None
     """vTrain's single-node ground truth, a CSV file; without it that check is skipped."""
     failures: bool = False
     """Show only the figures that fail."""
-    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    markdown: File = None
     """Write the report as a page with a table for each check, fit rows apart from test rows."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE|-")] = None
+    json: FileOrOutput = None
     """Write JSON to this file; `-` for standard output, which then holds nothing else."""
 
 
