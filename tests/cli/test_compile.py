@@ -120,6 +120,8 @@ def test_a_program_that_does_not_fit(libtpu, own, capfd):
         (CompileFlags(function="a.py:b"), "needs --target"),
         (CompileFlags(target="v5e-4", function="a.py:b"), "does not exist"),
         (CompileFlags(target="v5e-4", function="b"), "FILE.py:NAME"),
+        (CompileFlags(target="v5e-4", function="no_such_module:b"), "no module 'no_such_module'"),
+        (CompileFlags(target="v5e-4", function="sys:path"), "'path' that is no function"),
         (CompileFlags(target="v5e-4", function="a.py:b", mesh="a"), "must be such as"),
         (CompileFlags(target="v5e-4", function="a.py:b", mesh="a=3"), "change an axis"),
     ],
@@ -199,5 +201,7 @@ def test_a_recipe_with_its_prediction(libtpu, tmp_path, capfd):
     assert document["assumes"] == ["nothing"]
     out = capfd.readouterr().out
     assert "prediction against program" in out
+    assert "matrix products, bubbles included" in out
+    assert "…" not in out
     assert "Assumed: nothing" in out
     assert "eager-1f1b: one of" in page.read_text()

@@ -47,8 +47,9 @@ def compile_function(asked: str, target_name: str, axes: str | None, say: Say) -
         raise ValueError(f"--function must be FILE.py:NAME, got {asked!r}")
     module = _module(place)
     build = getattr(module, name, None)
-    if build is None:
-        raise ValueError(f"{place} has no {name!r}; --function must be FILE.py:NAME")
+    if not callable(build):
+        found = f"no {name!r}" if build is None else f"{name!r} that is no function"
+        raise ValueError(f"{place} has {found}; --function must be FILE.py:NAME")
     try:
         made = build(mesh)
         if not isinstance(made, tuple) or len(made) != 2:
@@ -83,7 +84,14 @@ def _axes(asked: str | None, wanted: Target) -> dict[str, int]:
 def _module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place.partition(".")[0] and error.name != place:
+                raise
+            raise ValueError(
+                f"there is no module {place!r}; --function must be FILE.py:NAME, or a module's name"
+            ) from None
     path = Path(place)
     if not path.exists():
         raise ValueError(f"{place} does not exist; --function must be FILE.py:NAME")
