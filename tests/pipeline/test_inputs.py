@@ -21,6 +21,7 @@ def run(layer=layer, params=None, x=None, *, schedule=None, mesh=None, **options
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"mesh": lambda: make_mesh(2).abstract_mesh}, ["mesh must be", "jax.make_mesh((2,)"]),
         ({"axis": "stages"}, ["no axis 'stages'", "stage", "axis="]),
         ({"mesh": lambda: make_mesh(4)}, ["2 stages", "has 4 devices"]),
         ({"params": lambda: make_params(1)}, ["at least 2 layers", "got 1"]),

@@ -374,6 +374,10 @@ def test_compiled_size_does_not_grow_with_microbatches(schedule):
         ({"schedule": schedules.linear(2, 2).forward()}, ["has no backward"]),
         ({"schedule": schedules.linear(2, 4)}, ["2 devices", "must divide", "got 1"]),
         ({"specs": P("fsdp", "stage")}, ["bias", "multiple of the 2"]),
+        ({"specs": "fsdp"}, ["one PartitionSpec, or a tree", "got fsdp"]),
+        ({"specs": {"up": P("fsdp")}}, ["one PartitionSpec, or a tree", "'bias'"]),
+        ({"fsdp_axis": "data"}, ["no axis 'data'", "stage", "fsdp_axis="]),
+        ({"fsdp_axis": "stage"}, ["both 'stage'"]),
     ],
     ids=str,
 )
@@ -475,3 +479,57 @@ def test_complex_activations():
     got = jax.jit(jax.value_and_grad(run))(weights)
     assert got[0].dtype == jnp.float32
     assert difference(got, jax.value_and_grad(reference)(weights)) <= 1e-5
+
+
+@pytest.mark.parametrize("remat", [True, False])
+def test_leaves_without_gradient_may_change_from_layer_to_layer(remat):
+    schedule = schedules.zero_bubble_h1(2, 2)
+    params, loss_params, x, targets = problem(schedule)
+
+    def counted(params, carried):
+        x, depth = carried
+        y = layer(params, x * (1.0 + 0.1 * depth[:, None, None]))
+        return y, depth + 1 + (y[:, 0, 0] > 0)
+
+    def of_both(params, carried, targets):
+        y, depth = carried
+        return head(params, y * (1.0 + depth[:, None, None]), targets)
+
+    start = x, jnp.zeros(4, int)
+
+    def run(params, loss_params):
+        return ringline.pipeline_loss(
+            counted,
+            of_both,
+            params,
+            loss_params,
+            start,
+            targets,
+            schedule=schedule,
+            mesh=make_mesh(2, 2),
+            remat=remat,
+        )
+
+    def reference(params, loss_params):
+        result = of_both(loss_params, plain(counted, params, start), targets)
+        return result[0] / result[1]
+
+    got = jax.jit(jax.value_and_grad(run, (0, 1)))(params, loss_params)
+    want = jax.value_and_grad(reference, (0, 1))(params, loss_params)
+    assert difference(got, want) <= 1e-5
+
+
+def test_arrays_from_before_an_explicit_mesh_was_set():
+    mesh = jax.make_mesh((2, 2), ("stage", "fsdp"), axis_types=(AxisType.Explicit,) * 2)
+    schedule = schedules.eager_one_f_one_b(2, 2)
+    params, loss_params, x, targets = problem(schedule)
+
+    def run(params):
+        return ringline.pipeline_loss(
+            layer, mean_head, params, loss_params, x, targets, schedule=schedule, mesh=mesh
+        )
+
+    with jax.set_mesh(mesh):
+        got = jax.jit(jax.value_and_grad(run))(params)
+    want = jax.value_and_grad(plain_loss)(params, loss_params, x, targets, mean_head)
+    assert difference(got, want) <= 1e-5

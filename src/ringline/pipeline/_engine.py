@@ -181,8 +181,8 @@ class Engine:
 
         def run():
             w = flat(self.weights.weights(carry["state"], "F", repeat))
-            y, residual = self.passes.forward(w, self.fixed(repeat), smooth, rest)
-            y = self.x_leaves.join(y, rest)
+            made, residual = self.passes.forward(w, self.fixed(repeat), smooth, rest)
+            y = self.x_leaves.join(made[: len(smooth)], made[len(smooth) :])
 
             def ends():
                 target = take(targets, row["F.microbatch"], axis=1)

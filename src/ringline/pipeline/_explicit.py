@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, auto_axes
+from jax.sharding import (
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    auto_axes,
+    get_abstract_mesh,
+)
 
 PyTree = Any
 
@@ -21,9 +28,11 @@ def automatic(mesh: Mesh) -> Mesh:
 def call_automatic(function: Callable[..., PyTree], like: PyTree, *arguments: PyTree) -> PyTree:
     """Call `function` with automatic axes; the result's leaves are sharded as those of `like`."""
     shardings = [s for leaf in jax.tree.leaves(arguments) if (s := _explicit_sharding(leaf))]
-    if not shardings:
+    # Arrays from before `jax.set_mesh` have no sharding in their type, yet the axes are explicit.
+    meshes = [*(sharding.mesh for sharding in shardings), get_abstract_mesh()]
+    if AxisType.Explicit not in meshes[0].axis_types:
         return function(*arguments)
-    nowhere = NamedSharding(shardings[0].mesh, PartitionSpec())
+    nowhere = NamedSharding(meshes[0], PartitionSpec())
     out = jax.tree.map(lambda leaf: _explicit_sharding(leaf) or nowhere, like)
     return auto_axes(function, out_sharding=out)(*arguments)
 

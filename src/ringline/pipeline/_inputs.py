@@ -19,6 +19,11 @@ def check_mesh(mesh: Mesh, axis: str, schedule: PipelineSchedule) -> None:
             "schedule must be a PipelineSchedule such as ringline.schedules.circular(stages=4, "
             f"microbatches=8), got {schedule!r}"
         )
+    if not isinstance(mesh, Mesh):
+        raise ValueError(
+            f"mesh must be a jax.sharding.Mesh of devices, got {mesh!r}; make one with "
+            f"jax.make_mesh(({schedule.stages},), ({axis!r},))"
+        )
     if axis not in mesh.shape:
         raise ValueError(
             f"the mesh has no axis {axis!r}, only {tuple(mesh.shape)}; pass axis= with the name "
@@ -29,6 +34,22 @@ def check_mesh(mesh: Mesh, axis: str, schedule: PipelineSchedule) -> None:
             f"schedule {schedule.name!r} has {schedule.stages} stages, but mesh axis {axis!r} "
             f"has {mesh.shape[axis]} devices; make the two equal"
         )
+
+
+def fsdp_devices(mesh: Mesh, fsdp_axis: str | None, axis: str) -> int:
+    """The size of the FSDP axis, 1 without. Only the name it has by default may be missing."""
+    if fsdp_axis == axis:
+        raise ValueError(
+            f"fsdp_axis and axis are both {axis!r}; name another axis of the mesh, or None for none"
+        )
+    if fsdp_axis is None or (fsdp_axis == "fsdp" and fsdp_axis not in mesh.shape):
+        return 1
+    if fsdp_axis not in mesh.shape:
+        raise ValueError(
+            f"the mesh has no axis {fsdp_axis!r}, only {tuple(mesh.shape)}; pass fsdp_axis= with "
+            "the name of one, or None for none"
+        )
+    return mesh.shape[fsdp_axis]
 
 
 def batch_size(x: PyTree, microbatches: int) -> int:

@@ -23,6 +23,7 @@ from ringline.pipeline._inputs import (
     check_mesh,
     check_rows,
     check_targets,
+    fsdp_devices,
     one_microbatch,
 )
 from ringline.pipeline._layers import Placement, StackedLayers, one_layer, stack_layers
@@ -146,7 +147,7 @@ def pipeline_loss(
     if gather not in GATHERS:
         raise ValueError(f"gather must be one of {', '.join(GATHERS)}; got {gather!r}")
     schedule.validate()
-    fsdp = mesh.shape.get(fsdp_axis, 1) if fsdp_axis else 1
+    fsdp = fsdp_devices(mesh, fsdp_axis, axis)
     check_rows(batch // schedule.microbatches, fsdp, fsdp_axis)
     dims = partitioned_dims(specs, one_layer(params), fsdp_axis, fsdp)
     prepared = prepare(layer, params, x, schedule, mesh, remat, rng, layer_aux)
@@ -351,7 +352,7 @@ def _on_stage(
             w_leaves.join(w[i * each : (i + 1) * each], fixed[i * other : (i + 1) * other])
             for i in range(depth)
         ]
-        return x_leaves.split(run_chunk(layers, count, x_leaves.join(x, rest)))[0]
+        return x_leaves.split(run_chunk(layers, count, x_leaves.join(x, rest)))
 
     keep_inputs = setup.remat is True or not schedule.has_backward
     tables = tick_tables(schedule, keep_inputs=keep_inputs)

@@ -37,7 +37,7 @@ class Passes:
     and `rest` their other leaves.
 
     Attributes:
-        forward: `(w, fixed, x, rest) -> (y, residual)`; y has the leaves of x.
+        forward: `(w, fixed, x, rest) -> (y, residual)`; y has the leaves of x, then of rest.
         backward: `(w, fixed, kept, g) -> (dw, dx)`; `kept` is the residual, or the leaves of x
             and rest where inputs are kept.
         input_gradient: `(w, fixed, kept, g) -> (dx, handover)`.
@@ -55,7 +55,7 @@ class Passes:
 
 
 def make_passes(
-    run: Callable[[list[Any], list[Any], list[Any], list[Any]], list[Any]],
+    run: Callable[[list[Any], list[Any], list[Any], list[Any]], tuple[list[Any], list[Any]]],
     w: list[Any],
     fixed: list[Any],
     x: list[Any],
@@ -64,7 +64,7 @@ def make_passes(
     keep_inputs: bool,
     split: bool,
 ) -> Passes:
-    """Derive the passes of `run(w, fixed, x, rest) -> y` at the shapes of the arguments.
+    """Derive the passes of `run(w, fixed, x, rest) -> (y, rest)` at the arguments' shapes.
 
     Args:
         run: the chunk's forward on flat lists of leaves.
@@ -78,13 +78,13 @@ def make_passes(
     """
 
     def whole(w, fixed, x, rest, g):
-        y, pull = jax.vjp(lambda w, x: run(w, fixed, x, rest), w, x)
+        y, pull, rest = jax.vjp(lambda w, x: run(w, fixed, x, rest), w, x, has_aux=True)
         dw, dx = pull(g)
-        return [*y, *dw, *dx]
+        return [*y, *rest, *dw, *dx]
 
     closed = trace_flat(whole, w, fixed, x, rest, x)
     given, vx, vg = _take(closed.jaxpr.invars, len(w) + len(fixed), len(x) + len(rest), len(x))
-    oy, results = _take(closed.jaxpr.outvars, len(x), len(w) + len(x))
+    oy, results = _take(closed.jaxpr.outvars, len(x) + len(rest), len(w) + len(x))
     kept = tuple(vx) if keep_inputs else _residual(closed, vx, vg, results)
     # A callback in a layer runs with the forward, and again where the forward does.
     early = effects(closed, without=depends_on(closed, vg))

@@ -1,5 +1,6 @@
 """Which dimension of each weight is partitioned over the FSDP axis."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,8 +30,21 @@ def partitioned_dims(
     if specs is None:
         return tuple(_largest(leaf.shape, size) for _, leaf in leaves)
     is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
-    each = jax.tree.leaves(jax.tree.broadcast(specs, layer, is_leaf=is_spec), is_leaf=is_spec)
+    each = jax.tree.leaves(_for_each(specs, layer, is_spec), is_leaf=is_spec)
     return tuple(_of_spec(path, leaf, spec, axis, size) for (path, leaf), spec in zip(leaves, each))
+
+
+def _for_each(specs: PyTree, layer: PyTree, is_spec: Callable[[Any], bool]) -> PyTree:
+    """The specs with one for each leaf of the layer's parameters."""
+    try:
+        if all(map(is_spec, jax.tree.leaves(specs, is_leaf=is_spec))):
+            return jax.tree.broadcast(specs, layer, is_leaf=is_spec)
+    except ValueError:
+        pass  # JAX says where the trees differ, over ten lines.
+    raise ValueError(
+        "specs must be one PartitionSpec, or a tree of them like one layer's params, "
+        f"{jax.tree.structure(layer)}; got {specs}"
+    )
 
 
 def _largest(shape: tuple[int, ...], size: int) -> int | None:
