@@ -52,6 +52,12 @@ def test_collectives_of_a_program(program, two_slices):
     assert sums.exposed_us == sums.transfer_us > 0
 
 
+def test_a_loop_of_unknown_length_counts_once_and_says_so(program, two_slices):
+    gather, _, hidden, _ = found(program.replace("direction=LT", "direction=NE"), two_slices)
+    assert (hidden.times_per_step, hidden.times_known) == (1, False)
+    assert gather.times_known
+
+
 def test_a_receive_posted_late_spans_nothing(program, two_slices):
     early = program.index("  %recv.1 =")
     end = program.index("  %conditional.1")

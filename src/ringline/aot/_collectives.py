@@ -43,6 +43,7 @@ class Collective:
         bytes: the larger of what a device gives and what it gets.
         in_loop: the innermost loop around it; None outside loops.
         times_per_step: how often a step runs it, at most where it stands in a branch.
+        times_known: whether it is; a loop whose trips the program does not say counts as one.
         in_branch: whether a condition may skip it.
         asynchronous: whether computation can run between its start and its end.
         spans_compute_us: computation between all its starts and the first of its ends, by the
@@ -62,6 +63,7 @@ class Collective:
     bytes: float
     in_loop: str | None
     times_per_step: int
+    times_known: bool
     in_branch: bool
     asynchronous: bool
     spans_compute_us: float
@@ -201,6 +203,7 @@ def _collective(
         bytes=size,
         in_loop=context.loop or None,
         times_per_step=context.times,
+        times_known=context.certain,
         in_branch=context.conditional,
         asynchronous=bool(ends),
         spans_compute_us=max(0, ended - posted) / per_us,

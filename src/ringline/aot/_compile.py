@@ -161,7 +161,7 @@ def _read(
 def _compile(wanted: Target, lowered: Any, folder: Path) -> tuple[str, Memory]:
     """The scheduled program and its memory. The compiler writes its buffers to `folder`."""
     options = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True}
-    with quiet():
+    with quiet(may_crash=True):
         try:
             compiled = lowered.compile(options)
         except JaxRuntimeError as error:

@@ -51,6 +51,7 @@ def collective_json(collective: Collective) -> dict[str, Any]:
         "bytes": collective.bytes,
         "in_loop": collective.in_loop,
         "times_per_step": collective.times_per_step,
+        "times_known": collective.times_known,
         "in_branch": collective.in_branch,
         "asynchronous": collective.asynchronous,
         "spans_compute_us": collective.spans_compute_us,
@@ -80,6 +81,7 @@ def summary_lines(compiled: Compiled) -> list[str]:
     axes = compiled.mesh.shape.items() if compiled.mesh else ()
     mesh = " x ".join(f"{name} {size}" for name, size in axes) or "none"
     slices = target.cluster.slices
+    certain = all(context.certain for context in compiled.walk.contexts())
     spare = memory.limit_bytes - memory.total_bytes
     return [
         f"{target.name}: {slices} slice{'s' * (slices > 1)} of {target.topology}, "
@@ -89,7 +91,8 @@ def summary_lines(compiled: Compiled) -> list[str]:
         f"fits {gib(memory.limit_bytes)} with {gib(spare)} to spare.",
         "Largest: " + "; ".join(map(str, memory.largest[:3])) + ".",
         f"Work of a device: {compiled.flops / 1e12:.4g} TFLOP in matrix products, "
-        f"{_ms(compiled.compute_us)} of computation by {_estimate(compiled)}, no branch skipped.",
+        f"{_ms(compiled.compute_us)} of computation by {_estimate(compiled)}, no branch skipped"
+        f"{'' if certain else ', one trip of loops whose trips the program does not say'}.",
     ]
 
 
@@ -114,7 +117,7 @@ def collective_rows(compiled: Compiled) -> list[tuple[str, ...]]:
         if first.in_branch:
             times = f"at most {times}"
         if first.in_loop:
-            times += " in a loop"
+            times += " in a loop" if first.times_known else " a trip, trips unknown"
         spans = _ms(first.spans_compute_us) if first.asynchronous else "waits"
         verdict = f"{_ms(first.exposed_us)} exposed" if first.exposed else "hidden"
         rows.append(
