@@ -76,6 +76,15 @@ def test_without_the_compilers_cycles_flops_and_bytes_count(program):
     assert walk.cycles("stage") == pytest.approx(seconds * 1.05e9, abs=1)
 
 
+def test_an_estimate_that_is_none_is_not_counted(program):
+    without = program.replace("estimated_cycles", "no")
+    more = without.replace('"no":"2100"', f'"estimated_cycles":"{2**63 - 1}"')
+    assert more != without
+    walks = [Walk(parse(text), TARGET) for text in (without, more)]
+    assert not walks[1].has_cycles
+    assert walks[0].cycles("main") == walks[1].cycles("main") > 0
+
+
 def test_a_program_without_a_mesh_still_reads(program):
     assert {c.axis for c in found(program, None)} == {"?"}
 

@@ -9,6 +9,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NO_ESTIMATE = 2**63 - 1
 _NAMES = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
@@ -39,7 +40,8 @@ class Instruction:
     def cycles(self) -> int:
         """The compiler's estimate of its cycles, 0 where it gives none."""
         match = _CYCLES.search(self.text)
-        return int(match[1]) if match else 0
+        cycles = int(match[1]) if match else 0
+        return cycles if cycles < _NO_ESTIMATE else 0
 
     def attribute(self, name: str) -> str | None:
         """The value of `name=`: balanced braces, or quoted, or up to the next comma."""
