@@ -22,6 +22,9 @@ def layer_keys(rng: jax.Array, layer: int | jax.Array, batch: int) -> jax.Array:
 
     Row r of layer l has the key $\mathrm{fold}(\mathrm{fold}(\mathrm{rng}, l), r)$.
 
+    Draws under `jax.vmap` over the keys are each row's own for threefry keys. For `rbg` keys JAX
+    draws a whole batch from its first key, so there they depend on the layout.
+
     Args:
         rng: the step's key, from `jax.random.key`.
         layer: which layer, from 0.
