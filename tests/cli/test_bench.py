@@ -77,6 +77,16 @@ def test_json_goes_to_a_file(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_plot_of_bandwidth_against_size(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "bandwidth.svg"
+    sweep = ["-b", "1KiB", "-e", "4KiB", "--iters", "2"]
+    assert cli.main(["bench", "all-gather", *sweep, "--plot", str(path)]) == 0
+    assert path.read_text().lstrip().startswith("<?xml")
+    assert cli.main(["bench", "all-gather", *sweep, "--plot", str(tmp_path / "a.jpg")]) == 2
+    assert "--plot must end in .png" in capsys.readouterr().err
+
+
 def test_cases_over_the_limit_are_named_as_skipped(capsys):
     arguments = ["bench", "all-gather", "--cases", "targeted", "--max-bytes", "8B"]
     assert cli.main([*arguments, "--json", "-"]) == 0

@@ -1,5 +1,6 @@
 """`ringline bench COLLECTIVE`: nccl-tests' table for the collectives on a ring and a line."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
-from ringline.cli._flag_types import FileOrOutput, Whole, takes
+from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ringline.collectives._shapes import Case
 
 _MAX_EMULATED_DEVICES = 64
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class _Flags:
     """For several processes: how many."""
     json: FileOrOutput = None
     """Write the rows; `-` for standard output, and the table goes to standard error."""
+    plot: File = None
+    """Draw bandwidth against size, beside the built-in: a .png, .svg or .pdf file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,12 @@ def run(flags: _Flags) -> int:
     print(f"# Avg bus bandwidth    : {average:.4g} GB/s", file=out)
     if flags.json is not None and first:
         _write(flags.json, _document(flags, rows, wrong, average))
+    if flags.plot is not None and first:
+        from ringline.cli._bench_plot import plot_bandwidth
+
+        ways = "both directions" if flags.directions == 2 else "one direction"
+        title = f"{operation.name}, {flags.devices} devices on a {flags.topology}, {ways}"
+        plot_bandwidth(rows, flags.plot, title)
     return 1 if wrong else 0
 
 
@@ -203,12 +213,19 @@ def _check(flags: _Flags) -> None:
         raise ValueError(
             f"the line rate must be over 0 GB/s, got {flags.link_gb_s}; change --link-gb-s"
         )
-    if flags.json not in (None, "-"):
-        folder = Path(flags.json).resolve().parent
-        if not os.access(folder, os.W_OK) or Path(flags.json).is_dir():
+    for name, path in (("json", flags.json), ("plot", flags.plot)):
+        if path in (None, "-"):
+            continue
+        folder = Path(path).resolve().parent
+        if not os.access(folder, os.W_OK) or Path(path).is_dir():
             raise ValueError(
-                f"cannot write {flags.json!r}; give --json a file in a folder that exists"
+                f"cannot write {str(path)!r}; give --{name} a file in a folder that exists"
             )
+    if flags.plot is not None:
+        if flags.plot.suffix not in _PICTURES:
+            raise ValueError(f"--plot must end in {', '.join(_PICTURES)}, got {str(flags.plot)!r}")
+        if not importlib.util.find_spec("matplotlib"):
+            raise ValueError("--plot needs matplotlib; run pip install 'ringline[plot]'")
 
 
 def _start_devices(flags: _Flags) -> bool:
