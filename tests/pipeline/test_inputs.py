@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from pipeline_helpers import layer, make_batch, make_mesh, make_params
 
@@ -73,3 +74,9 @@ def test_repeats_of_zero():
 def test_mesh_without_other_axes_works():
     mesh = jax.make_mesh((2,), ("stage",))
     assert run(mesh=mesh).shape == (4, 3, 8)
+
+
+def test_numpy_arrays_are_what_jax_makes_of_them():
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), make_params(4))
+    x = np.asarray(make_batch(4), np.float64)
+    assert run(params=params, x=x).dtype == jnp.float32

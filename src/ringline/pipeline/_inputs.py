@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from ringline.pipeline._leaves import dtype_of
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
@@ -115,7 +116,7 @@ def one_microbatch(x: PyTree, microbatches: int) -> PyTree:
 
     def shape_of(leaf):
         rows = leaf.shape[0] // microbatches
-        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), dtype_of(leaf))
 
     return jax.tree.map(shape_of, x)
 

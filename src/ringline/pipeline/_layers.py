@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ringline.pipeline._leaves import check_arrays
+from ringline.pipeline._leaves import check_arrays, dtype_of
 from ringline.schedule import PipelineSchedule
 
 PyTree = Any
@@ -110,7 +110,9 @@ def one_layer(params: PyTree | StackedLayers) -> PyTree:
     else:
         layer_count(params)
         tree, leading = params, 1
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[leading:], leaf.dtype), tree)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[leading:], dtype_of(leaf)), tree
+    )
 
 
 def stack_layers(

@@ -55,3 +55,8 @@ def check_arrays(name: str, tree: PyTree) -> None:
                 "must be an array; part arrays from the rest with equinox.partition or "
                 "flax.nnx.split"
             )
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The type that JAX gives the leaf: of NumPy's float64, float32 unless 64 bits are enabled."""
+    return jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
