@@ -144,7 +144,7 @@ def test_every_event_has_the_fields_of_the_format(drawn):
         if event["ph"] == "X":
             assert event["dur"] >= 0
         if event["ph"] in "stf":
-            assert event["id"]
+            assert isinstance(event["id"], int)
             assert event.get("bp") == ("e" if event["ph"] == "f" else None)
 
 

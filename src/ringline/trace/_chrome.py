@@ -10,6 +10,7 @@ from ringline.trace._layout import Layout, as_layouts
 from ringline.trace._palette import name_of
 
 _Thread = tuple[str, int]  # a track, and the number of its lane
+_MOST_FLOWS = 10_000_000  # of one timeline
 
 
 def chrome(timelines: Sequence[Timeline] | Timeline, path: str | Path | None = None) -> str:
@@ -156,7 +157,8 @@ def _flows(process: int, thread_of: dict[int, int], layout: Layout) -> Iterator[
                 "ph": phase,
                 "pid": process,
                 "tid": thread_of[index],
-                "id": f"{process}.{number}",
+                # A whole number: ui.perfetto.dev drops arrows with other identities.
+                "id": process * _MOST_FLOWS + number,
                 "ts": time / 1e3,
                 "name": name_of(events[sent].kind),
                 "cat": "transfer",
