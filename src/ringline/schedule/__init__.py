@@ -10,7 +10,6 @@ from ringline.schedule._breadth_first import circular as circular
 from ringline.schedule._breadth_first import linear as linear
 from ringline.schedule._check import check_program as check_program
 from ringline.schedule._collective import CollectiveSchedule as CollectiveSchedule
-from ringline.schedule._collective import Transfer as Transfer
 from ringline.schedule._errors import ScheduleError as ScheduleError
 from ringline.schedule._grid_all_gather import grid_all_gather as grid_all_gather
 from ringline.schedule._grid_all_gather import relabel as relabel
@@ -43,6 +42,7 @@ from ringline.schedule._split import split_backward as split_backward
 from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks
+from ringline.schedule._transfer import Transfer as Transfer
 from ringline.schedule._v_memory import zero_bubble_v_half as zero_bubble_v_half
 from ringline.schedule._v_memory import zero_bubble_v_min as zero_bubble_v_min
 from ringline.schedule._v_shape import dualpipe_v as dualpipe_v

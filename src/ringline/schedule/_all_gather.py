@@ -1,7 +1,8 @@
 """The all-gather on a ring and on a line, and on those of hosts with two devices each."""
 
-from ringline.schedule._collective import DOWN, UP, CollectiveSchedule, Transfer, in_order
+from ringline.schedule._collective import CollectiveSchedule
 from ringline.schedule._on_rails import on_rails
+from ringline.schedule._transfer import DOWN, UP, Transfer, in_order
 from ringline.topology import Ladder, Line, Rails, Ring
 
 

@@ -8,20 +8,18 @@ forward).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
-from typing import Literal, NamedTuple
 
 from ringline.schedule._check import check_program
 from ringline.schedule._collective_text import draw_grid, parse_text, print_text
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._holdings import Holdings
 from ringline.schedule._program import Program
+from ringline.schedule._transfer import ACROSS, DOWN, UP, Transfer, in_order
 from ringline.topology import Line, Rails, Ring
-
-UP, DOWN, ACROSS = 1, -1, 0
 
 # Which collective has which transposed one.
 _TRANSPOSED = {
@@ -29,31 +27,6 @@ _TRANSPOSED = {
     "reduce-scatter": "all-gather",
     "all-reduce": "all-reduce",
 }
-
-
-class Transfer(NamedTuple):
-    """At `step`, `source` sends pieces `first` to `stop - 1` of `stripe` to its neighbour.
-
-    `direction` is +1 (to the next device), -1 (to the previous one) or, on a ladder, 0 (to the
-    other device of the host); `channel` is the queue of that link. With the kind `partial` the
-    source gives away the sum of its own term and of all that it was sent of these pieces, and the
-    target adds that to what it has. The text form is `2>3 c0 s1[0:2]`: device 2 gives device 3,
-    over channel 0, pieces 0 and 1 of stripe 1; or `2>3 c0 p1[0:2]` for its partial sum of them.
-    """
-
-    step: int
-    source: int
-    direction: int
-    channel: int
-    stripe: int
-    first: int
-    stop: int
-    kind: Literal["stripe", "partial"] = "stripe"
-
-    @property
-    def lane(self) -> tuple[int, int]:
-        """(direction, channel): transfers of different lanes never wait for each other."""
-        return (self.direction, self.channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +367,3 @@ def _fault(transfer: Transfer, message: str) -> ScheduleError:
         device=transfer.source,
         step=transfer.step,
     )
-
-
-def in_order(transfers: Iterable[Transfer]) -> tuple[Transfer, ...]:
-    """Transfers by step, then by device, up before down."""
-    return tuple(sorted(transfers, key=lambda t: (t.step, t.source, -t.direction)))

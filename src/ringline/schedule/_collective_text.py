@@ -7,7 +7,8 @@ from ringline.schedule._errors import ScheduleError
 from ringline.topology._hosts import named
 
 if TYPE_CHECKING:
-    from ringline.schedule._collective import CollectiveSchedule, Transfer
+    from ringline.schedule._collective import CollectiveSchedule
+    from ringline.schedule._transfer import Transfer
 
 _HEADER = re.compile(
     r"(?P<name>\S+) (?P<topology>\S+) devices=(?P<devices>\d+) directions=(?P<directions>\d+) "

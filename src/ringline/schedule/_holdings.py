@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
 
 if TYPE_CHECKING:
-    from ringline.schedule._collective import Transfer
+    from ringline.schedule._transfer import Transfer
     from ringline.topology import Line, Rails, Ring
 
 

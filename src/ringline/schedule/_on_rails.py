@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ringline.schedule._collective import ACROSS, Transfer
+from ringline.schedule._transfer import ACROSS, Transfer
 from ringline.topology import Ladder, Rails
 
 
