@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -114,7 +114,7 @@ def _schedules(names: list[str], flags: Simulate) -> list[PipelineSchedule]:
 
 
 @contextmanager
-def _one_line(path: object, verb: str = "read") -> Iterator[None]:
+def _one_line(path: object, verb: str = "read") -> Generator[None]:
     """Turn a fault of the file system into one line."""
     try:
         yield
