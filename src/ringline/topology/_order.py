@@ -109,7 +109,7 @@ def ring_order(
         >>> from types import SimpleNamespace as Chip
         >>> chips = [Chip(id=2 * x + y, coords=(x, y, 0)) for x in range(2) for y in range(2)]
         >>> [chip.id for chip in ring_order(chips)]
-        [0, 2, 3, 1]
+        [0, 1, 3, 2]
     """
     found = list(devices)
     if topology not in ("ring", "line"):
