@@ -112,3 +112,43 @@ def batch_of(rows, length, seed=0):
     """Rows of the input and of what the loss compares with."""
     x, targets = jax.random.normal(jax.random.key(seed), (2, rows, length, WIDTH))
     return x, targets
+
+
+def head(params, y, targets):
+    """A weighted mean: rows whose target starts below zero do not count."""
+    weight = jnp.broadcast_to(targets[..., :1] > 0, targets.shape).astype(y.dtype)
+    return jnp.sum(weight * (y @ params["w"] - targets) ** 2), jnp.sum(weight)
+
+
+def mean_head(params, y, targets):
+    return jnp.mean((y @ params["w"] - targets) ** 2)
+
+
+def problem(schedule, *, depth=1, dtype=jnp.float32, rows=2):
+    batch = rows * schedule.microbatches
+    params = make_params(schedule.chunks * depth, dtype)
+    loss_params = {"w": 1.1 * jnp.eye(WIDTH, dtype=dtype)}
+    return params, loss_params, make_batch(batch, dtype), 0.5 * make_batch(batch, dtype)[::-1]
+
+
+def plain_loss(params, loss_params, x, targets, head=head, layer=layer):
+    result = head(loss_params, plain(layer, params, x), targets)
+    return result[0] / result[1] if isinstance(result, tuple) else result
+
+
+def difference_from_plain(
+    schedule, *, fsdp=1, depth=1, dtype=jnp.float32, head=head, layer=layer, **options
+):
+    """The largest difference of the value and the gradients in all three arguments."""
+    mesh = make_mesh(schedule.stages, fsdp)
+    *arguments, targets = problem(schedule, depth=depth, dtype=dtype)
+
+    def run(params, loss_params, x):
+        return ringline.pipeline_loss(
+            layer, head, params, loss_params, x, targets, schedule=schedule, mesh=mesh, **options
+        )
+
+    def reference(params, loss_params, x):
+        return plain_loss(params, loss_params, x, targets, head, layer)
+
+    return compare(run, reference, *arguments, argnums=(0, 1, 2))

@@ -5,7 +5,8 @@
 | pytorch#172668, pytorch#171312, Megatron#750, DeepSpeed#1522 | schedule/test_pipeline_faults.py |
 | Megatron#1304, Megatron#381, pytorch#136380, pytorch#193903 | schedule/test_pipeline_faults.py |
 | torchtitan#775 | schedule/test_pipeline_faults.py |
-| torchtitan#1733, DeepSpeed#7773, Megatron#844, PiPPy#1029 | pipeline/test_pipeline_loss.py |
+| torchtitan#1733, DeepSpeed#7773, Megatron#844 | pipeline/test_pipeline_loss.py |
+| PiPPy#1029 | pipeline/test_what_layers_may_do.py |
 | pytorch#162822, maxtext's prefetch | pipeline/test_pipeline_loss.py |
 | xla#45222, maxtext's bubbles | pipeline/test_pipeline.py |
 | OLMo-core#828, pytorch#139304 | pipeline/test_keys.py |
