@@ -22,8 +22,7 @@ import jax
 
 import ringline
 from ringline.aot import DoesNotFitError, compile_for
-from ringline.recipes import program, read_recipe, way_of
-from ringline.recipes._program import layer, loss
+from ringline.recipes import layer, loss, program, read_recipe, way_of
 
 
 def main() -> None:

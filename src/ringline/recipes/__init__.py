@@ -5,6 +5,8 @@ from ringline.recipes._compare import compare as compare
 from ringline.recipes._predict import Prediction as Prediction
 from ringline.recipes._predict import by_hand as by_hand
 from ringline.recipes._predict import predict as predict
+from ringline.recipes._program import layer as layer
+from ringline.recipes._program import loss as loss
 from ringline.recipes._program import program as program
 from ringline.recipes._recipe import WAYS as WAYS
 from ringline.recipes._recipe import Recipe as Recipe
