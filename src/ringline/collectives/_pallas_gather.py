@@ -1,5 +1,6 @@
 """The all-gather as a TPU kernel: stripes copied straight into the neighbour's result."""
 
+from functools import partial
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -7,17 +8,19 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringline.collectives._pallas_instructions import Instruction
 from ringline.collectives._pallas_kernel import (
     AxisName,
-    ByDevice,
     Kernel,
+    code_of,
     in_hbm,
     in_smem,
     like,
+    rows_of,
     start_remote,
     wait_for,
 )
-from ringline.collectives._pallas_plan import KernelPlan, Step
+from ringline.collectives._pallas_plan import KernelPlan
 
 
 class Window(NamedTuple):
@@ -37,21 +40,22 @@ class Window(NamedTuple):
     cut: int
     rows: int
 
-    def of_stripe(self, ref: Any, first: int, stop: int) -> Any:
+    def of_stripe(self, ref: Any, first: Any, pieces: int) -> Any:
         """Pieces of this device's stripe."""
         index: list[Any] = [slice(None)] * self.ndim
-        index[self.cut] = pl.ds(first * self.rows, (stop - first) * self.rows)
+        index[self.cut] = rows_of(first, pieces, self.rows)
         return ref.at[tuple(index)]
 
-    def of_result(self, ref: Any, stripe: Any, first: int, stop: int) -> Any:
+    def of_result(self, ref: Any, stripe: Any, first: Any, pieces: int) -> Any:
         """Pieces of any stripe in the result."""
         index: list[Any] = [slice(None)] * self.ndim
-        start, size = stripe * self.width, self.width
+        start, size, offset = stripe * self.width, self.width, 0
         if self.cut == self.axis:
-            start, size = start + first * self.rows, (stop - first) * self.rows
+            start, size = start + first * self.rows, pieces * self.rows
+            offset = first * self.rows if isinstance(first, int) else self.rows
         else:
-            index[self.cut] = pl.ds(first * self.rows, (stop - first) * self.rows)
-        index[self.axis] = pl.ds(_multiple(start, self.width, first * self.rows), size)
+            index[self.cut] = rows_of(first, pieces, self.rows)
+        index[self.axis] = pl.ds(_multiple(start, self.width, offset), size)
         return ref.at[tuple(index)]
 
 
@@ -68,14 +72,14 @@ def gather_kernel(
         cut: the dim along which a stripe is cut into equal pieces.
         collective_id: of the entry barrier.
     """
-    by_device = ByDevice(plan)
+    code = code_of(plan)
     window = Window(x.ndim, axis, x.shape[axis], cut, x.shape[cut] // plan.pieces)
     shape = list(x.shape)
     shape[axis] *= plan.devices
 
-    def body(row, stripe, result, *semaphores) -> None:
-        kernel = Kernel(plan, by_device, row, axis_name)
-        kernel.run(lambda step: _do(kernel, step, window, stripe, result, _Semaphores(*semaphores)))
+    def body(numbers, stripe, result, *semaphores) -> None:
+        place = _Place(window, stripe, result, *semaphores)
+        Kernel(code, numbers, axis_name).run(partial(_do, place=place))
 
     semaphores = pltpu.SemaphoreType.DMA((plan.places,))
     return pl.pallas_call(
@@ -86,37 +90,37 @@ def gather_kernel(
         scratch_shapes=[semaphores, semaphores, pltpu.SemaphoreType.DMA(())],
         compiler_params=pltpu.CompilerParams(collective_id=collective_id, has_side_effects=True),
         name="ringline_all_gather",
-    )(by_device.row(axis_name), x)
+    )(code.row(axis_name), x)
 
 
-class _Semaphores(NamedTuple):
-    """Of the copies to and from neighbours, and of the own stripe's."""
+class _Place(NamedTuple):
+    """Where the stripes lie; semaphores of the copies to and from neighbours, and of the own."""
 
+    window: Window
+    stripe: Any
+    result: Any
     sends: Any
     receives: Any
     own: Any
 
 
-def _do(
-    kernel: Kernel, step: Step, window: Window, stripe: Any, result: Any, semaphores: _Semaphores
-) -> None:
-    plan = kernel.plan
-    if step.what == "enter":
+def _do(kernel: Kernel, instruction: Instruction, place: _Place) -> None:
+    what, copy = instruction.what, instruction.copy
+    if what == "enter":
         return kernel.enter()
-    if step.what in ("load", "loaded"):
-        here = kernel.value(tuple(range(plan.devices)))
-        place = window.of_result(result, here, 0, plan.pieces)
-        copy = pltpu.make_async_copy(stripe, place, semaphores.own)
-        return copy.start() if step.what == "load" else copy.wait()
-    lane = plan.lanes[step.lane]
-    place = window.of_result(result, kernel.value(lane.stripe), lane.first, lane.stop)
-    send, receive = semaphores.sends.at[lane.place], semaphores.receives.at[lane.place]
-    if step.what == "send":
-        own = lane.source is None
-        source = window.of_stripe(stripe, lane.first, lane.stop) if own else place
-        return start_remote(source, place, send, receive, kernel.device(lane.target))
+    first = kernel.value(copy.first)
+    lands = place.window.of_result(place.result, kernel.value(copy.stripe), first, copy.pieces)
+    if what in ("load", "loaded"):
+        own = pltpu.make_async_copy(place.stripe, lands, place.own)
+        return own.start() if what == "load" else own.wait()
+    semaphore = kernel.value(copy.place)
+    send, receive = place.sends.at[semaphore], place.receives.at[semaphore]
+    if what == "send":
+        own = place.window.of_stripe(place.stripe, first, copy.pieces)
+        source = lands if copy.passes_on else own
+        return start_remote(source, lands, send, receive, kernel.device(copy.target))
     # Which stripe it is does not matter to a wait, its size does.
-    return wait_for(place, send if step.what == "sent" else receive)
+    return wait_for(lands, send if what == "sent" else receive)
 
 
 def _multiple(start: Any, width: int, offset: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the TPU kernels share: what differs by device, the entry barrier, and waits for copies."""
+"""What the TPU kernels share: how instructions are run, the entry barrier, and waits for copies."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -13,96 +13,95 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_plan import KernelPlan, Slabs, Step, Who, runs_in_one_slab
+from ringline.collectives._pallas_instructions import (
+    Entry,
+    Instruction,
+    Number,
+    Rows,
+    Section,
+    entry_of,
+    instructions_of,
+    sections_of,
+)
+from ringline.collectives._pallas_plan import KernelPlan, Slabs
 
 AxisName = str | tuple[str, ...]
 
 
-class ByDevice:
-    """Numbers of a plan that differ from device to device, as one row of scalars for each.
+class Code(NamedTuple):
+    """A kernel's sections, how it begins, and the table of numbers `[devices, numbers]`."""
 
-    A kernel is one program for all devices; it reads its own row. What is the same for all is a
-    constant of the program instead.
-    """
-
-    def __init__(self, plan: KernelPlan):
-        self.partners = [plan.partners(device) for device in range(plan.devices)]
-        found = [step.who for step in plan.steps]
-        for lane in plan.lanes:
-            found += [lane.stripe, lane.received]
-            found += [self.filled(lane.target), self.filled(lane.origin)]
-            found += [a.present for run in lane.runs for a in run.addends if a.present]
-        found += [column for _, column in self.sources()]
-        found += [who for who, _ in self.sources()]
-        found += [self.targets(), tuple(range(plan.devices))]
-        differing = [column for column in dict.fromkeys(found) if len(set(column)) > 1]
-        self.columns = {column: number for number, column in enumerate(differing)}
-        self.devices = plan.devices
-
-    @staticmethod
-    def filled(values: Sequence[int | None]) -> tuple[int, ...]:
-        """Devices, with 0 for none."""
-        return tuple(value or 0 for value in values)
-
-    def sources(self) -> list[tuple[Who, tuple[int, ...]]]:
-        """The first, second ... device that sends to each device, and which devices have one."""
-        most = max(len(sources) for sources, _ in self.partners)
-        return [
-            (
-                tuple(len(sources) > k for sources, _ in self.partners),
-                tuple(sources[k] if len(sources) > k else 0 for sources, _ in self.partners),
-            )
-            for k in range(most)
-        ]
-
-    def targets(self) -> tuple[int, ...]:
-        """How many devices each sends to."""
-        return tuple(len(targets) for _, targets in self.partners)
+    sections: tuple[Section, ...]
+    entry: Entry
+    table: np.ndarray
 
     def row(self, axis_name: AxisName) -> Array:
-        """This device's row."""
-        table = np.array(list(self.columns) or [(0,) * self.devices], np.int32).T
-        return jnp.asarray(table)[lax.axis_index(axis_name)]
+        """This device's numbers."""
+        return jnp.asarray(self.table)[lax.axis_index(axis_name)]
+
+
+def code_of(plan: KernelPlan, instructions: Sequence[Instruction] | None = None) -> Code:
+    """What a kernel runs: the steps of `plan`, or other instructions of its lanes."""
+    rows = Rows(plan.devices)
+    entry = entry_of(plan, rows)
+    given = instructions_of(plan) if instructions is None else instructions
+    sections = sections_of(given, rows)
+    return Code(sections, entry, rows.table())
 
 
 class Kernel(NamedTuple):
     """The state of one kernel while it is written down.
 
     Attributes:
-        plan: its steps.
-        by_device: what differs.
-        row: this device's scalars.
+        code: what it runs.
+        numbers: this device's row.
         axis_name: the mesh axis whose devices take part.
         slab: the slab that is worked on.
         slabs: how many there are.
+        repeat: of the section that is run.
     """
 
-    plan: KernelPlan
-    by_device: ByDevice
-    row: Any
+    code: Code
+    numbers: Any
     axis_name: AxisName
     slab: Any = 0
     slabs: int = 1
+    repeat: Any = 0
 
-    def value(self, column: Sequence[int]) -> Any:
-        """This device's number of a column."""
-        if len(set(column)) == 1:
-            return column[0]
-        return self.row[self.by_device.columns[tuple(column)]]
+    def value(self, number: Any) -> Any:
+        """This device's number."""
+        if not isinstance(number, Number):
+            return number
+        return self.numbers[number.start + (self.repeat if number.varies else 0)]
 
-    def device(self, column: Sequence[int | None]) -> dict[AxisName, Any]:
-        """This device's partner of a column, as an address."""
-        return {self.axis_name: self.value(ByDevice.filled(column))}
+    def device(self, number: Any) -> dict[AxisName, Any]:
+        """A device, as an address."""
+        return {self.axis_name: self.value(number)}
 
-    def run(self, do: Callable[[Step], None]) -> None:
-        """Do all steps in order; those of the same devices and slabs share one condition."""
-        steps = [step for step in self.plan.steps if self.slabs > 1 or runs_in_one_slab(step)]
-        for (who, slabs), group in groupby(steps, key=lambda step: (step.who, step.slabs)):
-            self.when(who, partial(_each, do, tuple(group)), slabs)
+    def run(self, do: Callable[["Kernel", Instruction], None]) -> None:
+        """Do all sections in order."""
+        for body, repeats in self.code.sections:
+            if repeats == 1:
+                self._run_once(body, do)
+            else:
+                jax.lax.fori_loop(0, repeats, partial(self._run_again, body, do), None)
 
-    def when(self, who: Who, action: Callable[[], None], slabs: Slabs = "all") -> None:
+    def _run_again(self, body: Sequence[Instruction], do: Callable, repeat: Any, _: None) -> None:
+        self._replace(repeat=repeat)._run_once(body, do)
+
+    def _run_once(self, body: Sequence[Instruction], do: Callable) -> None:
+        """Instructions of the same devices and slabs share one condition."""
+        here = [one for one in body if self.slabs > 1 or one.in_one_slab]
+        for (who, slabs), group in groupby(here, key=lambda one: (one.who, one.slabs)):
+            self.when(who, partial(self._each, do, tuple(group)), slabs)
+
+    def _each(self, do: Callable, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            do(self, instruction)
+
+    def when(self, who: Any, action: Callable[[], None], slabs: Slabs = "all") -> None:
         """Do `action` on the devices of `who` in some slabs."""
-        conditions = [] if all(who) else [self.value(who) != 0]
+        conditions = [self.value(who) != 0] if isinstance(who, Number) else []
         if self.slabs > 1 and slabs != "all":
             holds = {
                 "first": self.slab == 0,
@@ -112,20 +111,23 @@ class Kernel(NamedTuple):
             conditions.append(holds[slabs])
         if conditions:
             pl.when(reduce(operator.and_, conditions))(action)
-        else:
+        elif isinstance(who, Number) or who:
             action()
 
     def enter(self) -> None:
         """Tell those who send here that this kernel has begun; wait for the targets' word."""
         barrier = pltpu.get_barrier_semaphore()
-        for who, source in self.by_device.sources():
+        for who, source in self.code.entry.sources:
             self.when(who, lambda source=source: signal(barrier, self.device(source)))
-        pl.semaphore_wait(barrier, self.value(self.by_device.targets()))
+        pl.semaphore_wait(barrier, self.value(self.code.entry.targets))
 
 
-def _each(do: Callable[[Step], None], steps: Sequence[Step]) -> None:
-    for step in steps:
-        do(step)
+def rows_of(first: Any, pieces: int, height: int) -> Any:
+    """The rows of some pieces, each of `height`."""
+    start = first * height
+    return pl.ds(
+        start if isinstance(start, int) else pl.multiple_of(start, height), pieces * height
+    )
 
 
 def signal(semaphore: Any, device: dict[AxisName, Any]) -> None:

@@ -1,5 +1,6 @@
 """The fused forms as TPU kernels: matmuls of stripes beside the copies of others."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,19 +9,21 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringline.collectives._pallas_instructions import Copy, Instruction, Sum, instructions_of
 from ringline.collectives._pallas_kernel import (
     AxisName,
-    ByDevice,
     Kernel,
+    code_of,
     in_hbm,
     in_smem,
     like,
+    rows_of,
     signal,
     start_remote,
     wait_for,
 )
 from ringline.collectives._pallas_multiply import Scratch, Tiles, multiply, scratch_for
-from ringline.collectives._pallas_plan import KernelPlan, Lane, Step, Who, runs_in_one_slab
+from ringline.collectives._pallas_plan import KernelPlan
 
 
 def gather_matmul_kernel(
@@ -47,33 +50,28 @@ def gather_matmul_kernel(
     Returns:
         `[devices, pieces * rows, columns]`.
     """
-    by_device = ByDevice(plan)
-    here = tuple(range(plan.devices))
+    code = code_of(plan)
     height = x.shape[0] // plan.pieces
 
-    def body(row, mine, w, result, gathered, sends, receives, *scratch) -> None:
-        kernel = Kernel(plan, by_device, row, axis_name)
-
-        def do(step: Step) -> None:
-            if step.what == "enter":
+    def body(numbers, mine, w, result, gathered, sends, receives, *scratch) -> None:
+        def do(kernel: Kernel, instruction: Instruction) -> None:
+            what, copy = instruction.what, instruction.copy
+            if what == "enter":
                 return kernel.enter()
-            if step.lane == len(plan.lanes):
-                place = result.at[kernel.value(here)]
-                return multiply(mine, w, place, tiles, Scratch(*scratch))
-            lane = plan.lanes[step.lane]
-            rows = _rows(lane.first, lane.stop, height)
-            if step.what == "multiply":
-                stripe = kernel.value(lane.received)
-                product = result.at[stripe, rows]
-                return multiply(gathered.at[stripe, rows], w, product, tiles, Scratch(*scratch))
-            place = gathered.at[kernel.value(lane.stripe), rows]
-            send, receive = sends.at[lane.place], receives.at[lane.place]
-            if step.what == "send":
-                source = mine.at[rows] if lane.source is None else place
-                return start_remote(source, place, send, receive, kernel.device(lane.target))
-            return wait_for(place, send if step.what == "sent" else receive)
+            rows = rows_of(kernel.value(copy.first), copy.pieces, height)
+            if what == "multiply":
+                stripe = kernel.value(copy.received)
+                left = gathered.at[stripe, rows] if copy.remote else mine
+                return multiply(left, w, result.at[stripe, rows], tiles, Scratch(*scratch))
+            place = gathered.at[kernel.value(copy.stripe), rows]
+            semaphore = kernel.value(copy.place)
+            send, receive = sends.at[semaphore], receives.at[semaphore]
+            if what == "send":
+                source = place if copy.passes_on else mine.at[rows]
+                return start_remote(source, place, send, receive, kernel.device(copy.target))
+            return wait_for(place, send if what == "sent" else receive)
 
-        kernel.run(do)
+        Kernel(code, numbers, axis_name).run(do)
 
     semaphores = pltpu.SemaphoreType.DMA((plan.places,))
     result, _ = pl.pallas_call(
@@ -87,7 +85,7 @@ def gather_matmul_kernel(
         scratch_shapes=[semaphores, semaphores, *scratch_for(tiles, x.dtype, dtype)],
         compiler_params=pltpu.CompilerParams(collective_id=collective_id, has_side_effects=True),
         name="ringline_all_gather_matmul",
-    )(by_device.row(axis_name), x, w)
+    )(code.row(axis_name), x, w)
     return result
 
 
@@ -115,22 +113,14 @@ def matmul_scatter_kernel(
     Returns:
         `[pieces * rows, columns]`.
     """
-    by_device = ByDevice(plan)
+    code = code_of(plan, _with_arrivals(plan))
     height = x.shape[1] // plan.pieces
     slots = (plan.places, plan.largest * height, w.shape[1])
 
-    def body(row, terms, w, total, landed, buffers, sends, receives, credits, *scratch) -> None:
-        kernel = Kernel(plan, by_device, row, axis_name)
+    def body(numbers, terms, w, total, landed, buffers, sends, receives, credits, *scratch) -> None:
         memory = _Sums(height, terms, w, total, landed, buffers, sends, receives, credits)
-        waiting: list[Step] = []
-        for step in filter(runs_in_one_slab, plan.steps):
-            if step.what == "arrive":
-                # Not waited for until the product that it is added to is there.
-                waiting.append(step)
-                continue
-            arrivals, waiting = (waiting, []) if step.what == "multiply" else ((), waiting)
-            action = partial(_do, kernel, step, tuple(arrivals), memory, tiles, Scratch(*scratch))
-            kernel.when(step.who, action)
+        do = partial(_do, memory=memory, tiles=tiles, scratch=Scratch(*scratch))
+        Kernel(code, numbers, axis_name).run(do)
 
     counters = pltpu.SemaphoreType.DMA((plan.places,))
     total, *_ = pl.pallas_call(
@@ -150,7 +140,7 @@ def matmul_scatter_kernel(
         ],
         compiler_params=pltpu.CompilerParams(collective_id=collective_id, has_side_effects=True),
         name="ringline_matmul_reduce_scatter",
-    )(by_device.row(axis_name), x, w)
+    )(code.row(axis_name), x, w)
     return total
 
 
@@ -168,84 +158,80 @@ class _Sums(NamedTuple):
     credits: Any
 
 
+def _with_arrivals(plan: KernelPlan) -> list[Instruction]:
+    """Each arrival is waited for when the product that it is added to is there, not before."""
+    found: list[Instruction] = []
+    waiting: tuple[Instruction, ...] = ()
+    for instruction in instructions_of(plan):
+        if not instruction.in_one_slab:
+            continue
+        if instruction.what == "arrive":
+            waiting += (instruction,)
+        elif instruction.what == "multiply":
+            found.append(replace(instruction, awaited=waiting))
+            waiting = ()
+        else:
+            found.append(instruction)
+    return found
+
+
 def _do(
-    kernel: Kernel,
-    step: Step,
-    arrivals: tuple[Step, ...],
-    memory: _Sums,
-    tiles: Tiles,
-    scratch: Scratch,
+    kernel: Kernel, instruction: Instruction, memory: _Sums, tiles: Tiles, scratch: Scratch
 ) -> None:
-    lane = kernel.plan.lanes[step.lane]
-    if step.what == "enter":
+    what, copy = instruction.what, instruction.copy
+    if what == "enter":
         return kernel.enter()
-    if step.what == "multiply":
-        return _product(kernel, lane, arrivals, memory, tiles, scratch)
-    if step.what == "credit":
-        return signal(memory.credits.at[lane.place], kernel.device(lane.origin))
-    if step.what == "allowed":
-        return pl.semaphore_wait(memory.credits.at[lane.place], 1)
-    buffer = _part(memory.buffers, lane, memory.height)
-    send, receive = memory.sends.at[lane.place], memory.receives.at[lane.place]
-    if step.what == "send":
-        place = _part(memory.landed, lane, memory.height)
-        return start_remote(buffer, place, send, receive, kernel.device(lane.target))
+    if what == "multiply":
+        return _product(kernel, instruction, memory, tiles, scratch)
+    place = kernel.value(copy.place)
+    if what == "credit":
+        return signal(memory.credits.at[place], kernel.device(copy.origin))
+    if what == "allowed":
+        return pl.semaphore_wait(memory.credits.at[place], 1)
+    buffer = _part(memory.buffers, place, copy, memory.height)
+    send, receive = memory.sends.at[place], memory.receives.at[place]
+    if what == "send":
+        slot = _part(memory.landed, place, copy, memory.height)
+        return start_remote(buffer, slot, send, receive, kernel.device(copy.target))
     return wait_for(buffer, send)
 
 
-def _part(places: Any, lane: Lane, height: int) -> Any:
-    return places.at[lane.place, _rows(0, lane.stop - lane.first, height)]
-
-
-def _rows(first: int, stop: int, height: int) -> Any:
-    """The rows of some pieces."""
-    return pl.ds(first * height, (stop - first) * height)
+def _part(places: Any, place: Any, copy: Copy, height: int) -> Any:
+    return places.at[place, rows_of(0, copy.pieces, height)]
 
 
 def _product(
-    kernel: Kernel,
-    lane: Lane,
-    arrivals: tuple[Step, ...],
-    memory: _Sums,
-    tiles: Tiles,
-    scratch: Scratch,
+    kernel: Kernel, instruction: Instruction, memory: _Sums, tiles: Tiles, scratch: Scratch
 ) -> None:
-    plan = kernel.plan
-    stripe = kernel.value(lane.stripe)
+    copy, height = instruction.copy, memory.height
+    stripe = kernel.value(copy.stripe)
 
     def land() -> None:
-        for step in arrivals:
-            came = plan.lanes[step.lane]
-            wait = partial(
-                wait_for, _part(memory.landed, came, memory.height), memory.receives.at[came.place]
-            )
-            kernel.when(step.who, wait)
+        for arrival in instruction.awaited:
+            place = kernel.value(arrival.copy.place)
+            slot = _part(memory.landed, place, arrival.copy, height)
+            kernel.when(arrival.who, partial(wait_for, slot, memory.receives.at[place]))
 
-    def add(terms: list[tuple[Who | None, Any]], at: Any) -> None:
-        for who, term in terms:
-            action = partial(_add_tile, scratch, term.at[at])
-            action() if who is None else kernel.when(who, action)
+    def add(made: Sum, at: Any) -> None:
+        for addend in made.addends:
+            rows = rows_of(kernel.value(addend.at), made.pieces, height)
+            term = memory.landed.at[kernel.value(addend.place), rows]
+            kernel.when(addend.present, partial(_add_tile, scratch, term.at[at]))
 
-    height = memory.height
-    for number, run in enumerate(lane.runs):
-        rows = _rows(run.first, run.stop, height)
-        terms = []
-        for addend in run.addends:
-            came = plan.lanes[addend.arrival]
-            within = _rows(run.first - came.first, run.stop - came.first, height)
-            terms.append((addend.present, memory.landed.at[came.place, within]))
+    for number, made in enumerate(instruction.sums):
+        rows = rows_of(kernel.value(made.first), made.pieces, height)
         place = memory.total.at[rows]
-        if any(lane.senders):
-            within = _rows(run.first - lane.first, run.stop - lane.first, height)
-            place = memory.buffers.at[lane.place, within]
+        if copy.remote:
+            within = rows_of(kernel.value(made.at), made.pieces, height)
+            place = memory.buffers.at[kernel.value(copy.place), within]
         multiply(
             memory.terms.at[stripe, rows],
             memory.w,
             place,
             tiles,
             scratch,
-            before=land if arrivals and number == 0 else None,
-            add=partial(add, terms) if terms else None,
+            before=land if instruction.awaited and number == 0 else None,
+            add=partial(add, made) if made.addends else None,
         )
 
 

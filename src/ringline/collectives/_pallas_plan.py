@@ -298,11 +298,6 @@ class _Uses:
         ]
 
 
-def runs_in_one_slab(step: Step) -> bool:
-    """Whether a step is done where there is one slab only, the first and the last."""
-    return step.slabs in ("all", "first")
-
-
 def _targets(pairs: Sequence[tuple[int, int]], devices: int) -> tuple[int | None, ...]:
     found = dict(pairs)
     return tuple(found.get(device) for device in range(devices))

@@ -4,6 +4,7 @@ Blocks are summed slab by slab, so that everything under way fits on the chip: o
 slot, in which a neighbour's sum lands, and a buffer, in which the sum that goes on is formed.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +13,11 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringline.collectives._pallas_instructions import Copy, Instruction, Sum
 from ringline.collectives._pallas_kernel import (
     AxisName,
-    ByDevice,
     Kernel,
+    code_of,
     in_hbm,
     in_smem,
     like,
@@ -24,7 +26,7 @@ from ringline.collectives._pallas_kernel import (
     wait_for,
 )
 from ringline.collectives._pallas_layout import Blocks, tile_rows
-from ringline.collectives._pallas_plan import KernelPlan, Lane, Step
+from ringline.collectives._pallas_plan import KernelPlan
 
 # What an addition holds in registers.
 _ADDED_BYTES = 2**16
@@ -50,16 +52,16 @@ def scatter_kernel(
     Returns:
         The sum, `[pieces, slabs * rows, lanes]`, or `[slabs * rows, pieces * lanes]` for columns.
     """
-    by_device = ByDevice(plan)
+    code = code_of(plan)
     slabs, height, lanes = blocks.slabs, blocks.rows, blocks.lanes
 
-    def body(row, terms, total, *scratch) -> None:
+    def body(numbers, terms, total, *scratch) -> None:
         slab: Any = pl.program_id(0) if slabs > 1 else 0
-        kernel = Kernel(plan, by_device, row, axis_name, slab, slabs)
+        kernel = Kernel(code, numbers, axis_name, slab, slabs)
         start = pl.multiple_of(slab * height, height) if slabs > 1 else 0
         view = _View(blocks, plan.pieces, terms, total, pl.ds(start, height))
         memory = _Memory(*scratch)
-        kernel.run(lambda step: _do(kernel, step, view, memory))
+        kernel.run(partial(_do, view=view, memory=memory))
 
     slots = pltpu.VMEM((plan.places, plan.largest, height, lanes), x.dtype)
     counters = pltpu.SemaphoreType.DMA((plan.places,))
@@ -86,7 +88,7 @@ def scatter_kernel(
             dimension_semantics=(pltpu.ARBITRARY,),
         ),
         name="ringline_reduce_scatter",
-    )(by_device.row(axis_name), x)
+    )(code.row(axis_name), x)
 
 
 class _View(NamedTuple):
@@ -98,14 +100,13 @@ class _View(NamedTuple):
     total: Any
     window: Any
 
-    def own(self, stripe: Any, lane: Lane) -> list[tuple[Any, Any]]:
+    def own(self, stripe: Any, first: Any, pieces: int) -> list[tuple[Any, Any]]:
         """The own term: which pieces of a buffer are filled from which slices."""
         if not self.blocks.columns:
-            run = pl.ds(lane.first, lane.stop - lane.first)
-            return [(slice(None), self.terms.at[stripe, run, self.window])]
+            return [(slice(None), self.terms.at[stripe, pl.ds(first, pieces), self.window])]
         return [
-            (piece - lane.first, self.terms.at[self.window, self._column(stripe, piece)])
-            for piece in range(lane.first, lane.stop)
+            (piece, self.terms.at[self.window, self._column(stripe, first + piece)])
+            for piece in range(pieces)
         ]
 
     def result(self) -> list[tuple[Any, Any]]:
@@ -117,7 +118,7 @@ class _View(NamedTuple):
             for piece in range(self.pieces)
         ]
 
-    def _column(self, stripe: Any, piece: int) -> Any:
+    def _column(self, stripe: Any, piece: Any) -> Any:
         lanes = self.blocks.lanes
         start = (stripe * self.pieces + piece) * lanes
         return pl.ds(start if isinstance(start, int) else pl.multiple_of(start, lanes), lanes)
@@ -135,57 +136,60 @@ class _Memory(NamedTuple):
     credits: Any
 
 
-def _do(kernel: Kernel, step: Step, view: _View, memory: _Memory) -> None:
-    lane = kernel.plan.lanes[step.lane]
-    sends = any(lane.senders)
-    buffer = _part(memory.buffers, lane) if sends else memory.result
-    match step.what:
-        case "enter":
-            kernel.enter()
+def _do(kernel: Kernel, instruction: Instruction, view: _View, memory: _Memory) -> None:
+    what, copy = instruction.what, instruction.copy
+    if what == "enter":
+        return kernel.enter()
+    place = kernel.value(copy.place)
+    buffer = _part(memory.buffers, place, copy) if copy.remote else memory.result
+    match what:
         case "load" | "loaded":
-            for pieces, own in view.own(kernel.value(lane.stripe), lane):
-                copy = pltpu.make_async_copy(own, buffer.at[pieces], memory.loads.at[lane.place])
-                copy.start() if step.what == "load" else copy.wait()
+            own = view.own(kernel.value(copy.stripe), kernel.value(copy.first), copy.pieces)
+            for pieces, term in own:
+                load = pltpu.make_async_copy(term, buffer.at[pieces], memory.loads.at[place])
+                load.start() if what == "load" else load.wait()
         case "send":
             start_remote(
                 buffer,
-                _part(memory.slots, lane),
-                memory.sends.at[lane.place],
-                memory.receives.at[lane.place],
-                kernel.device(lane.target),
+                _part(memory.slots, place, copy),
+                memory.sends.at[place],
+                memory.receives.at[place],
+                kernel.device(copy.target),
             )
         case "sent":
-            wait_for(buffer, memory.sends.at[lane.place])
+            wait_for(buffer, memory.sends.at[place])
         case "arrive":
-            wait_for(_part(memory.slots, lane), memory.receives.at[lane.place])
+            wait_for(_part(memory.slots, place, copy), memory.receives.at[place])
         case "add":
-            _add_addend(kernel.plan, lane, step, buffer, memory.slots)
+            for made in instruction.sums:
+                _add_addend(kernel, made, buffer, memory.slots)
         case "credit":
-            signal(memory.credits.at[lane.place], kernel.device(lane.origin))
+            signal(memory.credits.at[place], kernel.device(copy.origin))
         case "allowed":
-            pl.semaphore_wait(memory.credits.at[lane.place], 1)
+            pl.semaphore_wait(memory.credits.at[place], 1)
         case "store":
             copies = [
-                pltpu.make_async_copy(buffer.at[pieces], place, memory.loads.at[lane.place])
-                for pieces, place in view.result()
+                pltpu.make_async_copy(buffer.at[pieces], where, memory.loads.at[place])
+                for pieces, where in view.result()
             ]
-            for copy in copies:
-                copy.start()
-            for copy in copies:
-                copy.wait()
+            for store in copies:
+                store.start()
+            for store in copies:
+                store.wait()
         case _:
-            raise AssertionError(step)
+            raise AssertionError(instruction)
 
 
-def _part(places: Any, lane: Lane) -> Any:
-    return places.at[lane.place, pl.ds(0, lane.stop - lane.first)]
+def _part(places: Any, place: Any, copy: Copy) -> Any:
+    return places.at[place, pl.ds(0, copy.pieces)]
 
 
-def _add_addend(plan: KernelPlan, lane: Lane, step: Step, buffer: Any, slots: Any) -> None:
-    run = lane.runs[step.run]
-    arrival = plan.lanes[run.addends[step.addend].arrival]
-    for piece in range(run.first, run.stop):
-        _add(buffer.at[piece - lane.first], slots.at[arrival.place, piece - arrival.first])
+def _add_addend(kernel: Kernel, made: Sum, buffer: Any, slots: Any) -> None:
+    at = kernel.value(made.at)
+    for addend in made.addends:
+        place, start = kernel.value(addend.place), kernel.value(addend.at)
+        for piece in range(made.pieces):
+            _add(buffer.at[at + piece], slots.at[place, start + piece])
 
 
 def _add(total: Any, term: Any) -> None:

@@ -1,0 +1,269 @@
+"""A kernel's steps as instructions: what they work on, as numbers, with repeats found.
+
+A schedule over many devices repeats itself: the same steps, with other stripes, semaphores and
+slots. *Instructions* are steps whose numbers stand in the leaves of a tree, one number for each
+device; two of them have the same form where their trees are the same but for the leaves. A run of
+steps whose forms repeat becomes one *section*, that is compiled once, as a loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ringline.collectives._pallas_plan import KernelPlan, Slabs, Step, What
+
+# Shorter runs are written out, their numbers as constants; but the code of a matmul is large.
+_MIN_REPEATS, _MIN_MATMULS = 8, 2
+_MAX_PERIOD = 64
+
+_STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Copy:
+    """A lane as its steps see it: a remote copy, or what ends on this device.
+
+    Attributes:
+        place: the semaphore, and for sums the slot.
+        first: of the pieces.
+        stripe: what is sent, or summed.
+        received: the stripe that is sent here.
+        target: whom it is sent to.
+        origin: who sends here.
+        pieces: how many.
+        remote: whether anything is sent.
+        passes_on: whether it is what another lane brought.
+    """
+
+    place: Any
+    first: Any
+    stripe: Any
+    received: Any
+    target: Any
+    origin: Any
+    pieces: int = field(metadata=_STATIC)
+    remote: bool = field(metadata=_STATIC)
+    passes_on: bool = field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Addend:
+    """Whether an arrival is added, its slot, and where in it the run's pieces begin."""
+
+    present: Any
+    place: Any
+    at: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sum:
+    """Pieces of a sum: their number, where they begin in the stripe and in the buffer."""
+
+    first: Any
+    at: Any
+    addends: tuple[Addend, ...]
+    pieces: int = field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Instruction:
+    """A step: what the devices of `who` do with a copy, some sums, and arrivals to wait for."""
+
+    who: Any
+    copy: Copy
+    sums: tuple[Sum, ...]
+    awaited: tuple["Instruction", ...]
+    what: What = field(metadata=_STATIC)
+    slabs: Slabs = field(metadata=_STATIC)
+
+    @property
+    def in_one_slab(self) -> bool:
+        """Whether it is done where there is one slab only, the first and the last."""
+        return self.slabs in ("all", "first")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Where in a device's row a number is found; one place further on in each repeat if it varies.
+
+    Attributes:
+        start: the place of the first.
+        varies: from repeat to repeat.
+    """
+
+    start: int
+    varies: bool
+
+
+class Section(NamedTuple):
+    """Instructions whose leaves are `Number`s, or plain ones where all devices have the same."""
+
+    instructions: tuple[Instruction, ...]
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a device does when a kernel begins.
+
+    Attributes:
+        sources: whether the first, second ... device that sends here exists, and which it is.
+        targets: how many devices this one sends to.
+    """
+
+    sources: tuple[tuple[Any, Any], ...]
+    targets: Any
+
+
+class Rows:
+    """Numbers that differ from device to device or from repeat to repeat, a row for each device.
+
+    A kernel is one program for all devices; each reads its own row.
+    """
+
+    def __init__(self, devices: int):
+        self._columns: list[np.ndarray] = [np.zeros(devices, np.int32)]
+        self._starts: dict[bytes, int] = {}
+
+    def number(self, *repeats: Any) -> Any:
+        """The place of a number, given for each repeat by device; itself where it is a constant."""
+        found = np.array(repeats, np.int32)
+        if (found == found.flat[0]).all():
+            return int(found.flat[0])
+        varies = not (found == found[0]).all()
+        found = found if varies else found[:1]
+        start = self._starts.setdefault(found.tobytes(), len(self._columns))
+        if start == len(self._columns):
+            self._columns += list(found)
+        return Number(start, varies)
+
+    def table(self) -> np.ndarray:
+        """`[devices, numbers]`."""
+        return np.stack(self._columns, 1)
+
+
+def sections_of(instructions: Sequence[Instruction], rows: Rows) -> tuple[Section, ...]:
+    """The same in sections, whose numbers are put into `rows`."""
+    forms: dict[Any, int] = {}
+    known = [
+        forms.setdefault(jax.tree.structure(instruction), len(forms))
+        for instruction in instructions
+    ]
+    heavy = [instruction.what == "multiply" for instruction in instructions]
+    sections, start = [], 0
+    for period, repeats in _repeats(known, heavy):
+        stop = start + period * repeats
+        turns = [instructions[at : at + period] for at in range(start, stop, period)]
+        body = tuple(jax.tree.map(rows.number, *same) for same in zip(*turns))
+        sections.append(Section(body, repeats))
+        start = stop
+    return tuple(sections)
+
+
+def _repeats(forms: Sequence[int], heavy: Sequence[bool]) -> list[tuple[int, int]]:
+    """Cut a sequence into runs of `period` forms that come `repeats` times, as long as can be."""
+    count = len(forms)
+    # alike[p][i]: from i on, how many forms are those p places later.
+    alike = {}
+    for period in range(1, min(_MAX_PERIOD, count) + 1):
+        run = [0] * (count + 1)
+        for at in range(count - period - 1, -1, -1):
+            run[at] = run[at + 1] + 1 if forms[at] == forms[at + period] else 0
+        alike[period] = run
+    found, at, single = [], 0, 0
+    while at < count:
+        choices = [(run[at] // period + 1, period) for period, run in alike.items()]
+        long = [
+            (repeats * period, -period, repeats)
+            for repeats, period in choices
+            if repeats >= (_MIN_MATMULS if any(heavy[at : at + period]) else _MIN_REPEATS)
+        ]
+        if not long:
+            at, single = at + 1, single + 1
+            continue
+        if single:
+            found.append((single, 1))
+            single = 0
+        length, negative, repeats = max(long)
+        found.append((-negative, repeats))
+        at += length
+    return [*found, (single, 1)] if single else found
+
+
+def instructions_of(plan: KernelPlan) -> list[Instruction]:
+    """The steps of a plan, with what they work on."""
+    return [_instruction(plan, step) for step in plan.steps]
+
+
+def entry_of(plan: KernelPlan, rows: Rows) -> Entry:
+    """How the devices of a plan begin."""
+    partners = [plan.partners(device) for device in range(plan.devices)]
+    most = max(len(sources) for sources, _ in partners)
+    sources = [
+        (
+            rows.number([len(sources) > k for sources, _ in partners]),
+            rows.number([sources[k] if len(sources) > k else 0 for sources, _ in partners]),
+        )
+        for k in range(most)
+    ]
+    return Entry(tuple(sources), rows.number([len(targets) for _, targets in partners]))
+
+
+def copy_of(plan: KernelPlan, number: int) -> Copy:
+    """The lane of that number; one past the last is this device's own stripe."""
+    same = partial(np.full, plan.devices)
+    if number == len(plan.lanes):
+        here = np.arange(plan.devices)
+        nobody = same(0)
+        return Copy(same(number), nobody, here, here, nobody, nobody, plan.pieces, False, False)
+    lane = plan.lanes[number]
+    return Copy(
+        place=same(lane.place),
+        first=same(lane.first),
+        stripe=np.array(lane.stripe),
+        received=np.array(lane.received),
+        target=_filled(lane.target),
+        origin=_filled(lane.origin),
+        pieces=lane.stop - lane.first,
+        remote=any(lane.senders),
+        passes_on=lane.source is not None,
+    )
+
+
+def _instruction(plan: KernelPlan, step: Step) -> Instruction:
+    sums: tuple[Sum, ...] = ()
+    if step.what == "add":
+        sums = (_sum(plan, step.lane, step.run, (step.addend,)),)
+    elif step.what == "multiply" and plan.sums:
+        runs = plan.lanes[step.lane].runs
+        sums = tuple(
+            _sum(plan, step.lane, number, range(len(run.addends)))
+            for number, run in enumerate(runs)
+        )
+    who = np.array(step.who)
+    return Instruction(who, copy_of(plan, step.lane), sums, (), step.what, step.slabs)
+
+
+def _sum(plan: KernelPlan, number: int, run_number: int, addends: Sequence[int]) -> Sum:
+    same = partial(np.full, plan.devices)
+    lane = plan.lanes[number]
+    run = lane.runs[run_number]
+    found = []
+    for addend in (run.addends[index] for index in addends):
+        arrival = plan.lanes[addend.arrival]
+        present = same(True) if addend.present is None else np.array(addend.present)
+        found.append(Addend(present, same(arrival.place), same(run.first - arrival.first)))
+    return Sum(same(run.first), same(run.first - lane.first), tuple(found), run.stop - run.first)
+
+
+def _filled(values: Sequence[int | None]) -> np.ndarray:
+    """Devices, with 0 for none."""
+    return np.array([value or 0 for value in values])
