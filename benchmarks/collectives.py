@@ -23,6 +23,7 @@ DEVICES = 4
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("collective", nargs="?", default="all-gather")
+    parser.add_argument("--implementation", default="auto", choices=("auto", "permute", "xla"))
     parser.add_argument("--iters", type=int, default=20)
     parser.add_argument("--max-bytes", type=int, default=2**32)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -31,23 +32,18 @@ def main() -> None:
 
     import jax
 
-    from ringline.collectives._measure import Setup, measure, targeted
     from ringline.collectives._operations import OPERATIONS
 
     operation = OPERATIONS[flags.collective]
     load_before = os.getloadavg()
-    rows = []
-    for case in sorted(targeted(operation), key=lambda case: case.size_bytes):
-        for topology in ("ring", "line"):
-            setup = Setup(operation, topology, DEVICES, iters=flags.iters)
-            rows.append(measure(case, setup, max_bytes=flags.max_bytes).to_json())
-            print(_line(rows[-1]), flush=True)
+    rows = _rows(operation, flags)
+    malloc = {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "GLIBC_"))}
     today = datetime.date.today().isoformat()
-    name = f"{operation.name.replace('-', '_')}_{jax.default_backend()}{DEVICES}_{today}"
     document = {
         "collective": operation.name,
         "date": today,
-        "command": f"python benchmarks/collectives.py {operation.name} --iters {flags.iters} "
+        "command": f"python benchmarks/collectives.py {operation.name} "
+        f"--implementation {flags.implementation} --iters {flags.iters} "
         f"--max-bytes {flags.max_bytes}",
         "note": "medians of interleaved runs; emulated devices share the host's cores",
         "machine": {
@@ -55,24 +51,66 @@ def main() -> None:
             "device": jax.devices()[0].device_kind,
             "host_cpus": os.cpu_count(),
             "load_average": [load_before[0], os.getloadavg()[0]],
+            "allocator": malloc or "glibc as it is by default",
             "jax": jax.__version__,
             "python": platform.python_version(),
         },
         "rows": rows,
     }
+    base = f"{operation.name.replace('-', '_')}_{flags.implementation}"
+    name = f"{base}_{jax.default_backend()}{DEVICES}{'_malloc' if malloc else ''}_{today}"
     (flags.out / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     (flags.out / f"{name}.md").write_text(_table(document))
 
 
-_CELLS = (
-    ("time_us", ".0f"),
-    ("builtin_us", ".0f"),
-    ("microbenchmark_us", ".0f"),
-    ("busbw_gb_s", ".3f"),
-    ("linkbw_gb_s", ".3f"),
-    ("share_of_microbenchmark", ".1%"),
-    ("wrong", "d"),
-)
+def _rows(operation, flags) -> list[dict]:
+    """Every case on a ring and on a line, from the smallest on."""
+    from ringline.collectives._measure import Setup, measure, targeted
+
+    implementation = None if flags.implementation == "auto" else flags.implementation
+    rows = []
+    for case in sorted(targeted(operation), key=lambda case: case.size_bytes):
+        for topology in ("ring", "line"):
+            setup = Setup(
+                operation,
+                topology,
+                DEVICES,
+                implementation=implementation,
+                iters=flags.iters,
+                bounds=True,
+            )
+            row = measure(case, setup, max_bytes=flags.max_bytes).to_json()
+            rows.append(row | {name: _ratio(row, *of) for name, of in _RATIOS.items()})
+            print(_line(rows[-1]), flush=True)
+    return rows
+
+
+_RATIOS = {
+    "builtin_over_time": ("builtin_us", "time_us"),
+    "fresh_over_time": ("fresh_us", "time_us"),
+    "in_place_over_chained": ("in_place_us", "chained_us"),
+}
+
+
+def _ratio(row: dict, over: str, under: str) -> float | None:
+    return row[over] / row[under] if row[over] and row[under] else None
+
+
+_CELLS = {
+    "time us": ("time_us", ".0f"),
+    "built-in us": ("builtin_us", ".0f"),
+    "fresh us": ("fresh_us", ".0f"),
+    "permute us": ("microbenchmark_us", ".0f"),
+    "in place us": ("in_place_us", ".0f"),
+    "chained us": ("chained_us", ".0f"),
+    "built-in / time": ("builtin_over_time", ".2f"),
+    "fresh / time": ("fresh_over_time", ".2f"),
+    "in place / chained": ("in_place_over_chained", ".2f"),
+    "busbw GB/s": ("busbw_gb_s", ".3f"),
+    "linkbw GB/s": ("linkbw_gb_s", ".3f"),
+    "wrong": ("wrong", "d"),
+    "in place wrong": ("in_place_wrong", "d"),
+}
 
 
 def _line(row: dict) -> str:
@@ -80,7 +118,7 @@ def _line(row: dict) -> str:
         f"{'x'.join(map(str, row['shape']))} @ {row['dim']}",
         row["dtype"],
         row["topology"],
-        *("-" if row[key] is None else format(row[key], form) for key, form in _CELLS),
+        *("-" if row[key] is None else format(row[key], form) for key, form in _CELLS.values()),
         row["skipped"] or "",
     ]
     return "| " + " | ".join(cells) + " |"
@@ -88,19 +126,21 @@ def _line(row: dict) -> str:
 
 def _table(document: dict) -> str:
     machine = document["machine"]
+    names = ["shape @ dim", "type", "topology", *_CELLS, "skipped"]
     head = [
         f"# {document['collective'].capitalize()}, {DEVICES} {machine['backend']} devices, "
         f"{document['date']}",
         "",
         f"`{document['command']}`; {machine['host_cpus']} cores, load average "
         f"{machine['load_average'][0]:.1f} to {machine['load_average'][1]:.1f}, jax "
-        f"{machine['jax']}. {document['note'].capitalize()}. Two directions, one channel. The "
-        "permute moves the busiest link's bytes one hop; share is its time over the collective's. "
-        "Every element of every device's result is checked.",
+        f"{machine['jax']}, allocator: {machine['allocator']}. {document['note'].capitalize()}. "
+        "Two directions, one channel. The permute moves the busiest link's bytes one hop; fresh "
+        "writes the results' fresh memory once and nothing else; chained is n - 1 permutes of a "
+        "stripe; in place writes over a donated buffer. Every element of every device's result "
+        "is checked.",
         "",
-        "| shape @ dim | type | topology | time us | built-in us | permute us | busbw GB/s | "
-        "linkbw GB/s | share | wrong | skipped |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| " + " | ".join(names) + " |",
+        "|---" * len(names) + "|",
     ]
     return "\n".join([*head, *(_line(row) for row in document["rows"])]) + "\n"
 

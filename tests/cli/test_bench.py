@@ -32,6 +32,8 @@ def test_the_table_has_a_row_per_size_and_the_footer(capsys):
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
     assert [row[0] for row in rows] == ["64", "128", "256"]
+    (head,) = [line for line in out.splitlines() if line.startswith("#     size(B)")]
+    assert "#wrong in place(us)   busbw #wrong" in head
     assert "# Out of bounds values : 0 OK" in out
     assert re.search(r"^# Avg bus bandwidth    : [\d.e-]+ GB/s$", out, re.MULTILINE)
 
@@ -120,7 +122,7 @@ def test_bad_flags_end_with_one_line_and_status_2(arguments, message, capsys):
 def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
     monkeypatch.setattr("ringline.collectives._timing.Bench.wrong", lambda self, gathered: 3)
     assert cli.main([*SMALL, "-e", "64"]) == 1
-    assert "# Out of bounds values : 3 FAILED" in capsys.readouterr().out
+    assert "# Out of bounds values : 6 FAILED" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ringline
 from ringline.collectives import _measure
 from ringline.collectives._measure import Setup, measure, sweep, targeted
 from ringline.collectives._operations import (
@@ -142,14 +143,45 @@ def test_a_case_larger_than_the_memory_is_skipped_with_both_numbers(monkeypatch)
     assert row.skipped == "needs 1536 bytes of memory, 100 are available"
 
 
-def test_the_built_in_alone_is_skipped_where_it_alone_does_not_fit(monkeypatch):
-    needed = iter([500, 3000])
+def test_what_alone_does_not_fit_is_skipped_alone(monkeypatch):
+    needed = iter([500, 3000, 4000])
     monkeypatch.setattr(_measure, "available_bytes", lambda: 1000)
     monkeypatch.setattr(Bench, "host_bytes", lambda self, compiled: next(needed))
     row = measure(SMALL, Setup(iters=1))
     assert row.builtin_us is None
+    assert row.in_place_us is None
+    assert row.in_place_wrong is None
     assert row.wrong == 0
-    assert row.skipped == "the built-in only: needs 3000 bytes of memory, 1192 are available"
+    assert row.skipped == (
+        "the built-in only: needs 3000 bytes of memory, 1192 are available; "
+        "in place only: needs 4000 bytes of memory, 1192 are available"
+    )
+
+
+@pytest.mark.parametrize("most", [2**29, 0], ids=["interleaved", "one by one"])
+@pytest.mark.parametrize("implementation", ["permute", "xla", None])
+def test_a_gather_is_measured_in_place(implementation, most, monkeypatch):
+    monkeypatch.setattr(_measure, "_INTERLEAVED_MAX_BYTES", most)
+    row = measure(SMALL, Setup(iters=2, implementation=implementation, bounds=True))
+    assert row.in_place_wrong == 0
+    assert row.in_place_us is not None
+    assert row.in_place_busbw_gb_s == pytest.approx(3 / 4 * 192 / row.in_place_us / 1e3)
+    assert row.chained_us is not None
+    assert row.fresh_us is not None
+    sums = measure(SMALL, Setup(operation=ALL_REDUCE, iters=2, bounds=True))
+    assert (sums.in_place_us, sums.in_place_wrong, sums.chained_us) == (None, None, None)
+
+
+def test_a_wrong_element_of_a_gather_in_place_is_reported():
+    def spoiled(shard, out=None, **_):
+        whole = ringline.all_gather(shard, "devices", axis=3)
+        return whole if out is None else whole[..., ::-1]
+
+    operation = replace(ALL_GATHER, ours=lambda dim, **_: spoiled)
+    row = measure(SMALL, Setup(operation=operation, iters=1))
+    assert row.wrong == 0
+    assert row.in_place_wrong is not None
+    assert row.in_place_wrong > 300
 
 
 def test_the_sweep_doubles_and_rounds_to_whole_elements():

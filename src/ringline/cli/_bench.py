@@ -186,7 +186,7 @@ def run(flags: _Flags) -> int:
             print(*(f"# note: {note.message}\n" for note in said), sep="", end="", file=out)
             said.clear()
             print(_line(row, columns), file=out, flush=True)
-    wrong = sum(row.wrong or 0 for row in rows)
+    wrong = sum((row.wrong or 0) + (row.in_place_wrong or 0) for row in rows)
     busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
     average = sum(busbw) / len(busbw) if busbw else 0.0
     print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", file=out)
@@ -273,6 +273,11 @@ def _columns(operation: "Operation") -> list[Column]:
     # nccl-tests counts a reduce-scatter's and an all-gather's elements per device.
     share = operation.rounds == 1
     matmul: list[Column] = [("matmul(us)", 11, lambda r: _number(r.matmul_us, ".1f"))]
+    in_place: list[Column] = [
+        ("in place(us)", 12, lambda r: _number(r.in_place_us, ".1f")),
+        ("busbw", 7, lambda r: _number(r.in_place_busbw_gb_s, ".3g")),
+        ("#wrong", 6, lambda r: "-" if r.in_place_wrong is None else r.in_place_wrong),
+    ]
     return [
         ("size(B)", 11, lambda r: r.size_bytes),
         ("count", 10, lambda r: _count(r, share)),
@@ -291,6 +296,7 @@ def _columns(operation: "Operation") -> list[Column]:
         ("builtin(us)", 11, lambda r: _number(r.builtin_us, ".1f")),
         *(matmul if operation.matmul else ()),
         ("#wrong", 6, lambda r: "-" if r.wrong is None else r.wrong),
+        *(in_place if operation.in_place else ()),
         ("shape", 20, lambda r: f"{'x'.join(map(str, r.shape))}@{r.dim}"),
     ]
 
@@ -300,12 +306,14 @@ def _head(flags: _Flags, operation: "Operation", columns: list[Column]) -> str:
     import jax
 
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    in_place = ("# in place: written over a buffer that is given away (out=, donated)",)
     lines = [
         f"# {operation.name}, {flags.devices} devices{several} on a {flags.topology}, "
-        f"{flags.implementation}; out of place; medians; sizes binary, GB/s decimal",
+        f"{flags.implementation}; medians; sizes binary, GB/s decimal",
         f"# size: the {operation.array}; busbw = {rounds} size/time; "
         "linkbw = bytes over the busiest directed link / time",
         "# share = permute(us) / time(us); the permute moves the busiest link's bytes one hop",
+        *(in_place if operation.in_place else ()),
         "# host: devices that share the links between hosts, one sending up and one down",
         "# " + " ".join(f"{name:>{width}}" for name, width, _ in columns),
     ]

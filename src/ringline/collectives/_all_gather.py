@@ -25,8 +25,10 @@ from ringline.collectives._arguments import (
 from ringline.collectives._bits import platform
 from ringline.collectives._hosts import PerHost, find_pairs
 from ringline.collectives._permute import AxisName, choose_assembly
+from ringline.collectives._plan import plan_permutes
 from ringline.collectives._primitive import bind_all_gather, bind_all_gather_into
 from ringline.collectives._uneven import check_sizes
+from ringline.schedule import CollectiveSchedule
 from ringline.schedule import all_gather as all_gather_schedule
 
 
@@ -63,9 +65,9 @@ def all_gather(
         tiled: join along an existing dim; False makes a new dim of size n at `axis`.
         sizes: how many rows along `axis` of each device's shard count, for shards of different
             lengths: the shards are padded to the longest of them, the result has no padding.
-        out: an array of the result's shape and type (a pytree of them) that `permute` writes the
-            result over. What it held does not matter. Donated by the enclosing `jax.jit`, it
-            spares fresh memory, whose page faults are most of the time of a large gather on CPUs.
+        out: an array of the result's shape and type (a pytree of them) that the result is written
+            over. What it held does not matter. Donated by the enclosing `jax.jit`, it spares fresh
+            memory, whose page faults are most of the time of a large gather on CPUs.
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
             are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
             grid: one half of the array goes along the first axis and then the second, the other
@@ -86,10 +88,11 @@ def all_gather(
         implementation: `permute` (the schedule's neighbour sends), `pallas` (the same sends in one
             TPU kernel, each copied straight into the neighbour's result), `xla` (the compiler's own
             all-gather, for which topology, directions and channels mean nothing), or None to
-            choose the one measured to be faster: on CPU devices `permute` for shards of 64 KiB
-            and more unless all dims before `axis` have length 1 (the result is then the shards
-            one after the other, which the built-in writes in one pass); else `xla`, as no kernel
-            has been timed on TPUs yet. The values are the same bits either way.
+            choose the one measured to be faster: on CPU devices `permute` for shards of 32 KiB
+            and more for each of its permutes, unless all dims before `axis` have length 1 (the
+            result is then the shards one after the other, which the built-in writes in one pass);
+            else `xla`, as no kernel has been timed on TPUs yet. The values are the same bits
+            either way.
 
     Returns:
         The gathered array, the same on every device: `x.shape` with dim `axis` n times as long
@@ -157,7 +160,7 @@ def all_gather(
             if not tiled:
                 raise ValueError("sizes need a dim to cut, got tiled=False; use tiled=True")
             lengths = check_sizes(sizes, devices, rows, whole=False, shape=shard.shape)
-        chosen = implementation or _choose(shard, dim)
+        chosen = implementation or _choose(shard, dim, schedule)
         if not tiled:
             shard = lax.expand_dims(shard, (dim,))
         shard = varying(shard, axis_name)
@@ -194,12 +197,13 @@ def _buffer(out: Any, shard: Array, dim: int, devices: int) -> Array:
     return lax.pcast(found, tuple(sorted(missing)), to="varying") if missing else found
 
 
-# Below this the one call of the built-in costs less than several permutes (CPU devices).
-_PERMUTE_MIN_BYTES = 64 * 1024
+# Below this for each permute the one call of the built-in costs less (CPU devices).
+_MIN_BYTES_A_PERMUTE = 32 * 1024
 
 
-def _choose(shard: Array, axis: int) -> Implementation:
+def _choose(shard: Array, axis: int, schedule: CollectiveSchedule) -> Implementation:
     """The faster backend for this shard where nothing was asked for by name."""
-    contiguous = prod(shard.shape[:axis]) == 1
-    large = shard.size * shard.dtype.itemsize >= _PERMUTE_MIN_BYTES
-    return "permute" if platform() == "cpu" and large and not contiguous else "xla"
+    if platform() != "cpu" or prod(shard.shape[:axis]) == 1:
+        return "xla"
+    least = _MIN_BYTES_A_PERMUTE * len(plan_permutes(schedule).permutes)
+    return "permute" if shard.size * shard.dtype.itemsize >= least else "xla"

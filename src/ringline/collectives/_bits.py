@@ -23,7 +23,7 @@ def carried_as(dtype: Any) -> tuple[Callable[[Array], Array], Callable[[Array], 
     """
     small = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
     if not small or platform() != "cpu":
-        return _same, _same
+        return no_change, no_change
     carrier = _CARRIERS[jnp.dtype(dtype).itemsize]
     return (
         partial(lax.bitcast_convert_type, new_dtype=carrier),
@@ -37,5 +37,6 @@ def platform() -> str:
     return getattr(device, "platform", None) or jax.default_backend()
 
 
-def _same(x: Array) -> Array:
+def no_change(x: Array) -> Array:
+    """What is moved as it is."""
     return x

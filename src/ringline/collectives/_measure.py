@@ -4,9 +4,10 @@ Definitions, for n devices, T bytes (gathered, before a scatter, or reduced) and
 algbw = T / t; busbw = (n - 1) / n T / t, twice that for an all-reduce; linkbw = bytes over the
 busiest directed link / t. The *microbenchmark* is one permute in which every device sends its next
 neighbour as many bytes as the collective puts on its busiest link; the share of it is the permute's
-time over the collective's.
+time over the collective's. *In place*: the result is written over a buffer that is given away.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.stages import Compiled
 
 from ringline.collectives._arguments import Implementation
 from ringline.collectives._hosts import MIN_STRIPE_BYTES, side_by_side
@@ -40,6 +43,8 @@ class Setup:
     per_host: Literal[1, 2] | None = None
     implementation: Implementation | None = "permute"
     iters: int = 20
+    bounds: bool = False
+    """Whether to time what bounds a gather from below, too: `chained_us` and `fresh_us`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,12 @@ class Row:
         share_of_microbenchmark: microbenchmark_us / time_us.
         builtin_us: what `jax.lax` has for it, on the same arrays.
         matmul_us: the matmul alone, where there is one.
+        in_place_us: of one run that writes over a buffer, for a collective that can.
+        in_place_busbw_gb_s: as busbw_gb_s, of that.
+        chained_us: n - 1 permutes of a stripe, one after the other.
+        fresh_us: writing as much fresh memory as the results of all devices take, once.
         wrong: elements, over all devices, whose bits are not what they should be.
+        in_place_wrong: as wrong, of what was written over a buffer.
         skipped: why the row, or a part of it, was not measured.
     """
 
@@ -93,7 +103,12 @@ class Row:
     share_of_microbenchmark: float | None = None
     builtin_us: float | None = None
     matmul_us: float | None = None
+    in_place_us: float | None = None
+    in_place_busbw_gb_s: float | None = None
+    chained_us: float | None = None
+    fresh_us: float | None = None
     wrong: int | None = None
+    in_place_wrong: int | None = None
     skipped: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +155,7 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         return Row(**row, **measured)
     time_s = measured.pop("time_s")
     share = setup.operation.rounds * (setup.devices - 1) / setup.devices
-    micro_us = measured["microbenchmark_us"]
+    micro_us, in_place_us = measured["microbenchmark_us"], measured["in_place_us"]
     return Row(
         **row,
         **measured,
@@ -148,6 +163,7 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         algbw_gb_s=case.size_bytes / time_s / 1e9,
         busbw_gb_s=share * case.size_bytes / time_s / 1e9,
         linkbw_gb_s=row["link_bytes"] / time_s / 1e9,
+        in_place_busbw_gb_s=in_place_us and share * case.size_bytes / in_place_us / 1e3,
         share_of_microbenchmark=None if micro_us is None else micro_us / (time_s * 1e6),
     )
 
@@ -249,36 +265,42 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
     """The measured fields of a row, and `time_s`; or only why it was skipped."""
     operation = setup.operation
     bench = Bench(operation, case, where)
-    pairs = {"per_host": setup.per_host} if operation.pairs else {}
-    ours = bench.compile(
-        operation.ours(
-            case.dim,
-            topology=setup.topology,
-            directions=setup.directions,
-            channels=setup.channels,
-            implementation=setup.implementation,
-            **pairs,
-        )
-    )
-    builtin = bench.compile(operation.builtin(case.dim))
+    way = _way(case, setup)
+    ours, builtin = bench.compile(way), bench.compile(operation.builtin(case.dim))
     reason = any_text(_too_large(bench.host_bytes(ours)))
     if reason is not None:
         return {"skipped": reason}
+    skipped = []
+
+    def fits(name: str, compiled: Compiled) -> bool:
+        reason = any_text(_too_large(bench.host_bytes(compiled), held_bytes=bench.input_bytes))
+        if reason is not None:
+            skipped.append(f"{name} only: {reason}")
+        return reason is None
+
     inputs = bench.inputs()
     wrong = bench.wrong(ours(*inputs))
     subjects = {"ours": Subject(ours, inputs)}
-    reason = any_text(_too_large(bench.host_bytes(builtin), held_bytes=bench.input_bytes))
-    if reason is None:
+    if fits("the built-in", builtin):
         subjects["builtin"] = Subject(builtin, inputs)
-    if case.size_bytes <= _INTERLEAVED_MAX_BYTES and link_bytes:
-        subjects["micro"] = bench.microbenchmark(link_bytes)
     if operation.matmul:
         subjects["matmul"] = bench.bare_matmul()
+    beside = _beside(bench, setup, inputs[0], link_bytes)
+    if operation.in_place and fits("in place", in_place := bench.compile_in_place(way)):
+        beside["in place"] = lambda: bench.over_buffer(in_place, inputs[0])
+    interleaved = case.size_bytes <= _INTERLEAVED_MAX_BYTES
+    if interleaved:
+        subjects |= {name: make() for name, make in beside.items()}
     times = time_interleaved(subjects, setup.iters)
     wrong = max(wrong, bench.wrong(ours(*inputs)))
-    del subjects, inputs
-    if "micro" not in times and link_bytes:
-        times |= time_interleaved({"micro": bench.microbenchmark(link_bytes)}, setup.iters)
+    over_buffer = subjects.get("in place")
+    in_place_wrong = None if over_buffer is None else bench.wrong(over_buffer.run())
+    del subjects, over_buffer
+    for name, make in () if interleaved else beside.items():
+        times |= time_interleaved({name: (subject := make())}, setup.iters)
+        if name == "in place":
+            in_place_wrong = bench.wrong(subject.run())
+        del subject
     medians_us = {name: median(seconds) * 1e6 for name, seconds in times.items()}
     return {
         "time_s": median(times["ours"]),
@@ -286,6 +308,36 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
         "builtin_us": medians_us.get("builtin"),
         "microbenchmark_us": medians_us.get("micro"),
         "matmul_us": medians_us.get("matmul"),
+        "in_place_us": medians_us.get("in place"),
+        "chained_us": medians_us.get("chained"),
+        "fresh_us": medians_us.get("fresh"),
         "wrong": wrong,
-        "skipped": None if reason is None else f"the built-in only: {reason}",
+        "in_place_wrong": in_place_wrong,
+        "skipped": "; ".join(skipped) or None,
     }
+
+
+def _beside(
+    bench: Bench, setup: Setup, array: Array, link_bytes: int
+) -> dict[str, Callable[[], Subject]]:
+    """What is measured to compare with, made when it is run: large inputs are not all kept."""
+    found: dict[str, Callable[[], Subject]] = {}
+    if link_bytes:
+        found["micro"] = lambda: bench.microbenchmark(link_bytes)
+    if setup.bounds and setup.operation.in_place:
+        found["chained"] = lambda: bench.chained_permutes(array)
+        found["fresh"] = lambda: bench.fresh_result(array)
+    return found
+
+
+def _way(case: Case, setup: Setup) -> Callable[..., Any]:
+    """The public function with the options of `setup`."""
+    pairs = {"per_host": setup.per_host} if setup.operation.pairs else {}
+    return setup.operation.ours(
+        case.dim,
+        topology=setup.topology,
+        directions=setup.directions,
+        channels=setup.channels,
+        implementation=setup.implementation,
+        **pairs,
+    )

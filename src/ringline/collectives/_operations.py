@@ -55,6 +55,11 @@ class Operation:
         return self.takes == "term"
 
     @property
+    def in_place(self) -> bool:
+        """Whether it can write over a buffer that it is given."""
+        return self.takes == "shard" and not self.matmul
+
+    @property
     def array(self) -> str:
         """What T counts the bytes of."""
         match self.takes, self.gives:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ringline.collectives._bits import carried_as, platform
+from ringline.collectives._bits import carried_as, no_change, platform
 from ringline.collectives._plan import Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
@@ -61,15 +61,17 @@ def permute_all_gather(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
         assembly: how the arrivals are put in place.
-        out: a buffer of the result's shape and type to write into, whatever the assembly.
+        out: a buffer of the result's shape and type to update. Where all is written at once, or
+            in another type, nothing is to be read from it: the compiler gives its memory, when it
+            is donated, to the result.
     """
     plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
-    if assembly == "concatenate" and out is None:
+    if assembly == "concatenate":
         arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
-    place = None if out is None else to_bits(out)
-    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut, place))
+    bits = _update(x, to_bits, plan, bounds, axis_name, axis, cut, out)
+    return from_bits(bits)
 
 
 def permute_gather_each(
@@ -175,7 +177,7 @@ def _update(
         arrivals = list(_send(stripe, plan, bounds, axis_name, cut))
         return _place(out, arrivals, plan, bounds, offsets, axis, cut, {slab_dim: start})
 
-    if out is None:
+    if out is None or to_bits is not no_change:
         out = _empty(shape, to_bits(x))
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 

@@ -7,7 +7,8 @@ they are any bits; where they are added or multiplied they are small integers, e
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +33,27 @@ _DEVICE_STRIDE = 40503
 _CARRIERS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
-class Subject(NamedTuple):
-    """A compiled function and what it is run on."""
+@dataclass(slots=True)
+class Subject:
+    """A compiled function and what it is run on.
+
+    Attributes:
+        function: the function.
+        arguments: the arrays.
+        buffer: which argument the function is given to write its result over, if any.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Array, ...]
+    buffer: int | None = None
+
+    def run(self) -> Array:
+        """One run to its end; its result is the next run's buffer."""
+        result = jax.block_until_ready(self.function(*self.arguments))
+        if self.buffer is not None:
+            before, after = self.arguments[: self.buffer], self.arguments[self.buffer + 1 :]
+            self.arguments = (*before, result, *after)
+        return result
 
 
 def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, list[float]]:
@@ -62,7 +79,7 @@ def time_interleaved(subjects: Mapping[str, Subject], iters: int) -> dict[str, l
 def _seconds(subject: Subject) -> float:
     wait_for_all()
     started = time.perf_counter()
-    jax.block_until_ready(subject.function(*subject.arguments))
+    subject.run()
     return time.perf_counter() - started
 
 
@@ -119,6 +136,50 @@ class Bench:
         ]
         return self._compiled(body, specs, out).lower(*given).compile()
 
+    def compile_in_place(self, way: Callable[..., Array]) -> Compiled:
+        """A gather that writes over the buffer it is given, compiled for a shard and the buffer."""
+
+        def body(shard: Array, out: Array) -> Array:
+            return way(shard, out=out)
+
+        given = [
+            jax.ShapeDtypeStruct(
+                self._case.shape,
+                jnp.dtype(self._case.dtype),
+                sharding=NamedSharding(self._mesh, spec),
+            )
+            for spec in (self._stripes, P())
+        ]
+        gather = self._compiled(body, (self._stripes, P()), P(), donate=1)
+        return gather.lower(*given).compile()
+
+    def over_buffer(self, in_place: Compiled, shard: Array) -> Subject:
+        """What `compile_in_place` gave, with a buffer."""
+        return Subject(in_place, (shard, self.fresh_result(shard).run()), buffer=1)
+
+    def fresh_result(self, shard: Array) -> Subject:
+        """Write the whole result's fresh memory once, and nothing else."""
+
+        def fill(shard: Array) -> Array:
+            return lax.full(self._case.shape, shard[(0,) * shard.ndim])
+
+        return Subject(self._compiled(fill, self._stripes, P()), (shard,))
+
+    def chained_permutes(self, shard: Array) -> Subject:
+        """n - 1 permutes of a stripe, each to the next neighbour, one after the other."""
+        hops = [
+            (device, neighbour)
+            for device in range(self._topology.devices)
+            if (neighbour := self._topology.neighbour(device, 1)) is not None
+        ]
+
+        def chain(shard: Array) -> Array:
+            for _ in range(self._topology.devices - 1):
+                shard = lax.ppermute(shard, AXIS, hops)
+            return shard
+
+        return Subject(self._compiled(chain, self._stripes, self._stripes), (shard,))
+
     @property
     def input_bytes(self) -> int:
         """Of all devices' arrays together."""
@@ -130,9 +191,9 @@ class Bench:
         sizes = compiled.memory_analysis()
         if sizes is None:
             return 0
-        held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        made = sizes.output_size_in_bytes - sizes.alias_size_in_bytes + sizes.temp_size_in_bytes
         devices = self._topology.devices // jax.process_count()
-        return devices * (held + sizes.temp_size_in_bytes)
+        return devices * (sizes.argument_size_in_bytes + made)
 
     def wrong(self, result: Array) -> int:
         """Elements of every device's result whose bits are not what they should be."""
@@ -227,12 +288,14 @@ class Bench:
             return lax.bitcast_convert_type(small, carrier)
         return (mixed >> (32 - 8 * jnp.dtype(carrier).itemsize)).astype(carrier)
 
-    def _compiled(self, function: Callable, in_specs: Any, out_specs: Any) -> Wrapped:
+    def _compiled(
+        self, function: Callable, in_specs: Any, out_specs: Any, donate: int | None = None
+    ) -> Wrapped:
         # Unchecked: a gathered result is the same on all devices, which the check cannot know.
         mapped = jax.shard_map(
             function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        return jax.jit(mapped)
+        return jax.jit(mapped, donate_argnums=donate)
 
 
 def _carrier(dtype: str) -> Any:
