@@ -4,8 +4,9 @@
 
 Needs libtpu (`pip install 'ringline[aot]'`), no TPU. For each form: the order in which permutes
 start (S) and are waited for (D), computation that they span, and bytes of device memory by the
-compiler's cost analysis over those of the built-in. And how long an all-gather over 64 emulated
-devices takes to trace and compile.
+compiler's cost analysis over those of the built-in. And how long collectives of 64 devices take to
+trace and compile: an all-gather over emulated ones, and each of the five, with permutes and as
+a kernel, for a slice of v5p.
 
 What permutes can reach by that count, in bytes of a shard: the analysis counts each permute's two
 ends at its start and again when it is done, 4 x 3; putting four shards in place reads and writes
@@ -75,6 +76,7 @@ def main() -> None:
     many = {name: compile_many(name) for name in ("ring", "line")}
     for name, seconds in many.items():
         print(f"64 emulated devices, {name}: traced and compiled in {seconds:.1f} s")
+    chips = many_chips()
     document = {
         "about": __doc__,
         "target": slices.name,
@@ -82,6 +84,7 @@ def main() -> None:
         "jax": version("jax"),
         "rows": rows,
         "compile_s_of_64_devices": many,
+        "compile_s_of_64_v5p_chips": chips,
     }
     name = re.sub(r"\W+", "-", asked.target)
     path = asked.out / f"aot_collectives_{name}_{date.today()}.json"
@@ -132,8 +135,8 @@ def matmuls(slices, mesh) -> list[dict]:
     return rows
 
 
-def measured(slices, mesh, function, arguments, out) -> dict:
-    """Compile `function` of bfloat16 arrays inside shard_map for the target, and read it."""
+def compiled_in(mesh, function, arguments, out) -> tuple:
+    """`function` of bfloat16 arrays inside shard_map, compiled, and the seconds it took."""
     mapped = jax.shard_map(
         function,
         mesh=mesh,
@@ -148,7 +151,12 @@ def measured(slices, mesh, function, arguments, out) -> dict:
     began = time.perf_counter()
     with quiet():
         compiled = jax.jit(mapped).lower(*shapes).compile()
-    took = time.perf_counter() - began
+    return compiled, time.perf_counter() - began
+
+
+def measured(slices, mesh, function, arguments, out) -> dict:
+    """Compile `function` for the target, and read it."""
+    compiled, took = compiled_in(mesh, function, arguments, out)
     found = read_compiled(slices, compiled, mesh=mesh, compile_s=took)
     permutes = [c for c in found.collectives if c.kind == "collective-permute"]
     entry = found.text[found.text.index("ENTRY") :]
@@ -162,6 +170,31 @@ def measured(slices, mesh, function, arguments, out) -> dict:
         "transfer_us": [round(c.transfer_us, 1) for c in permutes],
         "compile_s": round(took, 1),
     }
+
+
+def many_chips() -> dict[str, float]:
+    """Seconds to trace and compile each collective for 64 chips, in both directions."""
+    slices = target("v5p:4x4x4")
+    mesh = slices.mesh(x=slices.device_count)
+    rows, w = ((64 * 1024, 1024), P("x")), ((1024, 1024), P())
+    whole = (rows[0], P())
+    forms = {
+        "all_gather": (ringline.all_gather, [rows], P()),
+        "reduce_scatter": (ringline.reduce_scatter, [whole], P("x")),
+        "all_reduce": (ringline.all_reduce, [whole], P()),
+        "all_gather_matmul": (ringline.all_gather_matmul, [rows, w], P()),
+        "matmul_reduce_scatter": (ringline.matmul_reduce_scatter, [whole, w], P("x")),
+    }
+    found = {}
+    for name, (function, arguments, out) in forms.items():
+        for topology in ("ring", "line"):
+            for implementation in ("permute", "pallas"):
+                options = {"topology": topology, "implementation": implementation}
+                form = partial(function, axis_name="x", **options)
+                took = compiled_in(mesh, form, arguments, out)[1]
+                found[f"{name}, {topology}, {implementation}"] = round(took, 2)
+                print(f"64 chips, {name}, {topology}, {implementation}: {took:.1f} s", flush=True)
+    return found
 
 
 def compile_many(topology: str) -> float:
