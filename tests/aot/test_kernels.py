@@ -99,6 +99,31 @@ def test_fused_forms_compile(name, topology, dtype):
     assert kernels(compile_for(slice_, function, *given, mesh=mesh)) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "topology"), [("v5p:4x4x4", "ring"), ("v6e:8x8", "line"), ("v4:4x4x4", "line")]
+)
+def test_kernels_of_64_chips_compile(name, topology):
+    """Most of their steps are loops, whose numbers are looked up."""
+    slice_ = target(name)
+    mesh = slice_.mesh(x=slice_.device_count)
+    options: dict[str, Any] = {"topology": topology, "implementation": "pallas"}
+
+    def block(x, w):
+        hidden = ringline.all_gather_matmul(x, w, "x", **options)
+        summed = ringline.matmul_reduce_scatter(hidden, w, "x", **options)
+        return ringline.all_reduce(summed, "x", **options)
+
+    function = jax.shard_map(
+        block, mesh=mesh, in_specs=(P("x"), P()), out_specs=P(), check_vma=False
+    )
+    given = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        for shape, spec in (((64 * 16, 256), P("x")), ((256, 256), P()))
+    ]
+    assert kernels(compile_for(slice_, function, *given, mesh=mesh)) == 4
+
+
 def test_stripes_that_fit_the_tiles_are_moved_where_they_lie():
     """The only further memory is the copy that makes the result a program's output."""
     shape, spec = (1, 1, 2048, 8192), P(None, None, None, "x")

@@ -92,7 +92,11 @@ def test_code_does_not_grow_with_the_devices(make, schedule, topology):
     assert written[1] < 120
 
 
-@pytest.mark.parametrize("form", KERNELS, ids=form_id)
+@pytest.mark.parametrize(
+    "form",
+    [KERNELS[1], *(pytest.param(KERNELS[other], marks=pytest.mark.slow) for other in (0, 2, 3))],
+    ids=form_id,
+)
 def test_loops_give_what_permutes_give(form, monkeypatch, capsys):
     monkeypatch.setattr(_pallas_instructions, "_MIN_REPEATS", 2)
     x, y = random_bits((4, 6, 5), "bfloat16"), terms((4, 8, 6))
