@@ -11,6 +11,8 @@ def test_text_and_file_are_read_alike(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(GOOD)
     assert parse_pipeline(path) == parse_pipeline(str(path)) == PipelineSchedule.from_csv(GOOD)
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert parse_pipeline(path) == PipelineSchedule.from_csv(GOOD)
     assert parse_pipeline(path).to_csv() == GOOD
 
 

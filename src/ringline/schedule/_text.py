@@ -158,7 +158,7 @@ def stages_of_chunks(rows: Sequence[Sequence[int]]) -> dict[int, int]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ScheduleError(
             f"{path} is no text: byte {error.start} cannot be read as UTF-8; expected lines of "

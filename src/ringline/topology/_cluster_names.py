@@ -44,7 +44,8 @@ def read_cluster_name(text: str, known: Collection[str], sliced: Collection[str]
         >>> read_cluster_name("v5e 64", ["v5e"], ["v5e"])
         ClusterName(kind='v5e', count=1, size='64')
     """
-    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text.strip().lower())
+    plain = text.strip().lower().replace("×", "x").replace("_", "-")
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain)
     plain = re.sub(r"\b(\d+)k\b", lambda found: str(int(found[1]) * 1024), plain)
     plain = " ".join(re.sub(_FILLERS, " ", plain).split())
     match = _NAME.fullmatch(plain)
