@@ -32,7 +32,7 @@ def main() -> None:
 
     import jax
 
-    from ringline.collectives._operations import OPERATIONS
+    from ringline.collectives.measure import OPERATIONS
 
     operation = OPERATIONS[flags.collective]
     load_before = os.getloadavg()
@@ -65,7 +65,7 @@ def main() -> None:
 
 def _rows(operation, flags) -> list[dict]:
     """Every case on a ring and on a line, from the smallest on."""
-    from ringline.collectives._measure import Setup, measure, targeted
+    from ringline.collectives.measure import Setup, measure, targeted
 
     implementation = None if flags.implementation == "auto" else flags.implementation
     rows = []

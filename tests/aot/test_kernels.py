@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import ringline
 from ringline.aot import compile_for, target
-from ringline.collectives._shapes import DTYPES
+from ringline.collectives.measure._shapes import DTYPES
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 CHIPS = ["v4:2x2x1", "v5p:2x2x1", "v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"]

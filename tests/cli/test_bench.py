@@ -120,7 +120,9 @@ def test_bad_flags_end_with_one_line_and_status_2(arguments, message, capsys):
 
 
 def test_a_wrong_element_gives_status_1(monkeypatch, capsys):
-    monkeypatch.setattr("ringline.collectives._timing.Bench.wrong", lambda self, gathered: 3)
+    monkeypatch.setattr(
+        "ringline.collectives.measure._timing.Bench.wrong", lambda self, gathered: 3
+    )
     assert cli.main([*SMALL, "-e", "64"]) == 1
     assert "# Out of bounds values : 6 FAILED" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ringline.collectives._pallas_plan import KernelPlan, Lane, Step
+from ringline.collectives.kernels._plan import KernelPlan, Lane, Step
 from ringline.schedule import ScheduleError
 
 Region = tuple[str, int, int]

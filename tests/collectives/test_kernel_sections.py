@@ -14,16 +14,16 @@ from kernel_cases import KERNELS, assert_clean, emulated
 from test_reduce_scatter import scatter, terms
 
 import ringline
-from ringline.collectives import _pallas_instructions
-from ringline.collectives._pallas_instructions import (
+from ringline.collectives.kernels import _instructions
+from ringline.collectives.kernels._instructions import (
     Number,
     Rows,
     _repeats,
     instructions_of,
     sections_of,
 )
-from ringline.collectives._pallas_matmul_plan import plan_gather_matmul, plan_matmul_scatter
-from ringline.collectives._pallas_plan import plan_gather, plan_scatter
+from ringline.collectives.kernels._matmul_plan import plan_gather_matmul, plan_matmul_scatter
+from ringline.collectives.kernels._plan import plan_gather, plan_scatter
 from ringline.schedule import all_gather, reduce_scatter
 from ringline.topology import Line, Ring
 
@@ -39,7 +39,7 @@ PLANS = [
 @settings(max_examples=50)
 def test_runs_cover_a_sequence_and_repeat(forms, least):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_pallas_instructions, "_MIN_REPEATS", least)
+        patch.setattr(_instructions, "_MIN_REPEATS", least)
         runs = _repeats(forms, [False] * len(forms))
     assert sum(period * repeats for period, repeats in runs) == len(forms)
     at = 0
@@ -98,7 +98,7 @@ def test_code_does_not_grow_with_the_devices(make, schedule, topology):
     ids=form_id,
 )
 def test_loops_give_what_permutes_give(form, monkeypatch, capsys):
-    monkeypatch.setattr(_pallas_instructions, "_MIN_REPEATS", 2)
+    monkeypatch.setattr(_instructions, "_MIN_REPEATS", 2)
     x, y = random_bits((4, 6, 5), "bfloat16"), terms((4, 8, 6))
     w = jnp.asarray(np.random.default_rng(0).integers(-2, 3, (5, 6)), jnp.float32)
     rows = np.random.default_rng(1).integers(-2, 3, (4, 8, 5)).astype(np.float32)

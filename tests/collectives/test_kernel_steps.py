@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from kernel_check import check_kernel
 
-from ringline.collectives._pallas_matmul_plan import plan_gather_matmul, plan_matmul_scatter
-from ringline.collectives._pallas_plan import plan_gather, plan_scatter
+from ringline.collectives.kernels._matmul_plan import plan_gather_matmul, plan_matmul_scatter
+from ringline.collectives.kernels._plan import plan_gather, plan_scatter
 from ringline.schedule import ScheduleError, all_gather, reduce_scatter
 from ringline.topology import Line, Ring
 

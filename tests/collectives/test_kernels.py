@@ -33,7 +33,7 @@ from test_reduce_scatter import assert_scattered, reduce, scatter, summed, terms
 
 import ringline
 from ringline import schedule as schedules
-from ringline.collectives import _pallas
+from ringline.collectives.kernels import _backend
 from ringline.topology import Line, Ring
 
 kernels = pytest.mark.parametrize("form", KERNELS, ids=form_id)
@@ -96,7 +96,7 @@ def test_all_schedules_and_seeds(form, seed, capsys):
 @pytest.mark.parametrize(("shape", "dim"), [((2, 16, 512), 2), ((64, 128), 0)])
 def test_slabs_in_place_and_in_blocks(chips, form, dtype, shape, dim, monkeypatch):
     """Terms larger than the chip's memory: their slabs follow each other through the slots."""
-    monkeypatch.setattr("ringline.collectives._pallas_layout._VMEM_BYTES", 2**16)
+    monkeypatch.setattr("ringline.collectives.kernels._layout._VMEM_BYTES", 2**16)
     x = np.random.default_rng(0).normal(size=(4, *shape)).astype(jnp.dtype(dtype))
     got, want = (
         on_devices(partial(scatter, scatter_dimension=dim, **options), 4)(x)
@@ -192,7 +192,7 @@ def test_fused_forms(chips, form, dtype, channels, monkeypatch):
     """Several tiles along each dim, pieces that are not equal, rows that fit no tile."""
     sizes = {"_MOST_ROWS": 16, "_MOST_INNER": 128, "_MOST_COLUMNS": 128}
     for name, size in sizes.items():
-        monkeypatch.setattr(f"ringline.collectives._pallas_multiply.{name}", size)
+        monkeypatch.setattr(f"ringline.collectives.kernels._multiply.{name}", size)
     devices = 4 if form is ring else 3
     shape, columns = (
         ((2, 5 * devices, 130), 140) if dtype == "float32" else ((2, 3 * devices, 7), 5)
@@ -223,8 +223,8 @@ def printed(capsys):
 
 def _plant(monkeypatch, name, change):
     """Have kernels follow a changed plan."""
-    plan = getattr(_pallas, name)
-    monkeypatch.setattr(_pallas, name, lambda schedule: change(plan(schedule)))
+    plan = getattr(_backend, name)
+    monkeypatch.setattr(_backend, name, lambda schedule: change(plan(schedule)))
 
 
 @pytest.mark.parametrize("form", [KERNELS[0], line], ids=form_id)
@@ -279,8 +279,8 @@ def _sends(eqn):
         (make_kernel, make(topology(4)))
         for topology in (Ring, Line)
         for make_kernel, make in (
-            (_pallas.pallas_all_gather, schedules.all_gather),
-            (_pallas.pallas_reduce_scatter, schedules.reduce_scatter),
+            (_backend.pallas_all_gather, schedules.all_gather),
+            (_backend.pallas_reduce_scatter, schedules.reduce_scatter),
         )
     ],
     ids=lambda value: getattr(value, "__name__", None) or value.topology.name,

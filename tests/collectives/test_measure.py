@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ringline
-from ringline.collectives import _measure
-from ringline.collectives._measure import Setup, measure, sweep, targeted
-from ringline.collectives._operations import (
+from ringline.collectives.measure import _measure
+from ringline.collectives.measure._measure import Setup, measure, sweep, targeted
+from ringline.collectives.measure._operations import (
     ALL_GATHER,
     ALL_GATHER_MATMUL,
     ALL_REDUCE,
@@ -16,8 +16,8 @@ from ringline.collectives._operations import (
     OPERATIONS,
     REDUCE_SCATTER,
 )
-from ringline.collectives._shapes import TARGETED, Case
-from ringline.collectives._timing import Bench
+from ringline.collectives.measure._shapes import TARGETED, Case
+from ringline.collectives.measure._timing import Bench
 from ringline.topology import Ring
 
 SMALL = Case((1, 1, 8, 12), 3, "bfloat16")

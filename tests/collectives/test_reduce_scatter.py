@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import ringline
-from ringline.collectives._shapes import DTYPES, SMALL_SHARDS
+from ringline.collectives.measure._shapes import DTYPES, SMALL_SHARDS
 
 forms = pytest.mark.parametrize("form", FORMS, ids=form_id)
 permutes = pytest.mark.parametrize(

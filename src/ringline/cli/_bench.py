@@ -19,9 +19,7 @@ from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 
 if TYPE_CHECKING:
-    from ringline.collectives._measure import Row, Setup
-    from ringline.collectives._operations import Operation
-    from ringline.collectives._shapes import Case
+    from ringline.collectives.measure import Case, Operation, Row, Setup
 
 _MAX_EMULATED_DEVICES = 64
 _PICTURES = (".png", ".svg", ".pdf")
@@ -158,8 +156,7 @@ def run(flags: _Flags) -> int:
     first = _start_devices(flags)
     out = (sys.stderr if flags.json == "-" else sys.stdout) if first else StringIO()
 
-    from ringline.collectives._measure import Setup, sweep, targeted
-    from ringline.collectives._operations import OPERATIONS
+    from ringline.collectives.measure import OPERATIONS, Setup, sweep, targeted
 
     operation = OPERATIONS[flags.collective]
     if flags.cases == "targeted":
@@ -254,7 +251,7 @@ def _measured(
     cases: "Iterable[Case]", setup: "Setup", max_bytes: int | None, *, show: bool
 ) -> "Iterator[Row]":
     """Measure one case after the other; a terminal shows which one is running."""
-    from ringline.collectives._measure import measure
+    from ringline.collectives.measure import measure
 
     cases = list(cases)
     console = Console(stderr=True, quiet=not show)

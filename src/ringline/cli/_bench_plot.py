@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringline.collectives._measure import Row
+    from ringline.collectives.measure import Row
 
 # What each curve would have taken, and how it looks.
 _CURVES = (

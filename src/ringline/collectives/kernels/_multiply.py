@@ -9,7 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_layout import LANES, in_blocks, tile_rows
+from ringline.collectives.kernels._layout import LANES, in_blocks, tile_rows
 
 # Large enough for the matrix unit to be busier than the memory; the code of a tile is unrolled.
 _MOST_ROWS, _MOST_INNER, _MOST_COLUMNS = 512, 512, 1024

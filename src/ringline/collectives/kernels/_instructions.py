@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ringline.collectives._pallas_plan import KernelPlan, Slabs, Step, What
+from ringline.collectives.kernels._plan import KernelPlan, Slabs, Step, What
 
 # Shorter runs are written out, their numbers as constants; but the code of a matmul is large.
 _MIN_REPEATS, _MIN_MATMULS = 8, 2

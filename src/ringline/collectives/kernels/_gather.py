@@ -8,8 +8,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_instructions import Instruction
-from ringline.collectives._pallas_kernel import (
+from ringline.collectives.kernels._instructions import Instruction
+from ringline.collectives.kernels._kernel import (
     AxisName,
     Kernel,
     code_of,
@@ -20,7 +20,7 @@ from ringline.collectives._pallas_kernel import (
     start_remote,
     wait_for,
 )
-from ringline.collectives._pallas_plan import KernelPlan
+from ringline.collectives.kernels._plan import KernelPlan
 
 
 class Window(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
-from ringline.collectives._pallas_plan import KernelPlan, Step, plan_gather, plan_scatter
+from ringline.collectives.kernels._plan import KernelPlan, Step, plan_gather, plan_scatter
 from ringline.schedule import CollectiveSchedule
 
 

@@ -13,8 +13,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_instructions import Copy, Instruction, Sum
-from ringline.collectives._pallas_kernel import (
+from ringline.collectives.kernels._instructions import Copy, Instruction, Sum
+from ringline.collectives.kernels._kernel import (
     AxisName,
     Kernel,
     code_of,
@@ -25,8 +25,8 @@ from ringline.collectives._pallas_kernel import (
     start_remote,
     wait_for,
 )
-from ringline.collectives._pallas_layout import Blocks, tile_rows
-from ringline.collectives._pallas_plan import KernelPlan
+from ringline.collectives.kernels._layout import Blocks, tile_rows
+from ringline.collectives.kernels._plan import KernelPlan
 
 # What an addition holds in registers.
 _ADDED_BYTES = 2**16

@@ -21,10 +21,10 @@ from jax.stages import Compiled
 
 from ringline.collectives._arguments import Implementation
 from ringline.collectives._hosts import MIN_STRIPE_BYTES, side_by_side
-from ringline.collectives._operations import ALL_GATHER, Operation
-from ringline.collectives._processes import any_text
-from ringline.collectives._shapes import TARGETED, Case
-from ringline.collectives._timing import Bench, Subject, time_interleaved
+from ringline.collectives.measure._operations import ALL_GATHER, Operation
+from ringline.collectives.measure._processes import any_text
+from ringline.collectives.measure._shapes import TARGETED, Case
+from ringline.collectives.measure._timing import Bench, Subject, time_interleaved
 from ringline.topology import Ladder, Line, Rails, Ring, TopologyName, topology
 
 # Above this, inputs of the other measurements are not kept in memory beside the one that runs.

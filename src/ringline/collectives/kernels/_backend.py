@@ -9,9 +9,9 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from ringline.collectives._bits import platform
-from ringline.collectives._pallas_gather import gather_kernel
-from ringline.collectives._pallas_kernel import AxisName, like
-from ringline.collectives._pallas_layout import (
+from ringline.collectives.kernels._gather import gather_kernel
+from ringline.collectives.kernels._kernel import AxisName, like
+from ringline.collectives.kernels._layout import (
     blocks_of,
     cut_evenly,
     cut_in_place,
@@ -23,12 +23,12 @@ from ringline.collectives._pallas_layout import (
     terms_in_blocks,
     unpacked,
 )
-from ringline.collectives._pallas_matmul import gather_matmul_kernel, matmul_scatter_kernel
-from ringline.collectives._pallas_matmul_plan import plan_gather_matmul, plan_matmul_scatter
-from ringline.collectives._pallas_multiply import tiles_of
-from ringline.collectives._pallas_plan import KernelPlan, plan_gather, plan_scatter
-from ringline.collectives._pallas_scatter import buffered_pieces, scatter_kernel
-from ringline.collectives._pallas_types import (
+from ringline.collectives.kernels._matmul import gather_matmul_kernel, matmul_scatter_kernel
+from ringline.collectives.kernels._matmul_plan import plan_gather_matmul, plan_matmul_scatter
+from ringline.collectives.kernels._multiply import tiles_of
+from ringline.collectives.kernels._plan import KernelPlan, plan_gather, plan_scatter
+from ringline.collectives.kernels._scatter import buffered_pieces, scatter_kernel
+from ringline.collectives.kernels._types import (
     check_type,
     from_parts,
     from_terms,

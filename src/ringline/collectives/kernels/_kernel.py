@@ -13,7 +13,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_instructions import (
+from ringline.collectives.kernels._instructions import (
     Entry,
     Instruction,
     Number,
@@ -23,7 +23,7 @@ from ringline.collectives._pallas_instructions import (
     instructions_of,
     sections_of,
 )
-from ringline.collectives._pallas_plan import KernelPlan, Slabs
+from ringline.collectives.kernels._plan import KernelPlan, Slabs
 
 AxisName = str | tuple[str, ...]
 

@@ -18,9 +18,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled, Wrapped
 
-from ringline.collectives._operations import AXIS, Operation, Way
-from ringline.collectives._processes import largest, total, wait_for_all
-from ringline.collectives._shapes import Case
+from ringline.collectives.measure._operations import AXIS, Operation, Way
+from ringline.collectives.measure._processes import largest, total, wait_for_all
+from ringline.collectives.measure._shapes import Case
 from ringline.topology import Line, Rails, Ring
 
 _ROUNDS_BUDGET_S = 20.0

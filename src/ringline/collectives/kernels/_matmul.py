@@ -9,8 +9,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringline.collectives._pallas_instructions import Copy, Instruction, Sum, instructions_of
-from ringline.collectives._pallas_kernel import (
+from ringline.collectives.kernels._instructions import Copy, Instruction, Sum, instructions_of
+from ringline.collectives.kernels._kernel import (
     AxisName,
     Kernel,
     code_of,
@@ -22,8 +22,8 @@ from ringline.collectives._pallas_kernel import (
     start_remote,
     wait_for,
 )
-from ringline.collectives._pallas_multiply import Scratch, Tiles, multiply, scratch_for
-from ringline.collectives._pallas_plan import KernelPlan
+from ringline.collectives.kernels._multiply import Scratch, Tiles, multiply, scratch_for
+from ringline.collectives.kernels._plan import KernelPlan
 
 
 def gather_matmul_kernel(
