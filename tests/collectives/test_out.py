@@ -31,9 +31,10 @@ def into(given, **form):
 
 @forms
 @pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("slab_bytes", [2**21, 24])
-def test_what_the_buffer_held_does_not_matter(form, devices, slab_bytes, monkeypatch):
+@pytest.mark.parametrize(("slab_bytes", "concatenated"), [(2**21, 2**22), (2**21, 0), (24, 0)])
+def test_what_the_buffer_held_does_not_matter(form, devices, slab_bytes, concatenated, monkeypatch):
     monkeypatch.setattr("ringline.collectives._permute._SLAB_BYTES", slab_bytes)
+    monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_BYTES", concatenated)
     cases = [((2, 6, 5), 1, "bfloat16"), ((3, 4), 0, "float32"), ((0, 2), 1, "int8")]
     xs = [random_bits((devices, *shape), dtype) for shape, _, dtype in cases]
     wholes = [np.concatenate(x, dim) for x, (_, dim, _) in zip(xs, cases)]
@@ -46,18 +47,38 @@ def test_what_the_buffer_held_does_not_matter(form, devices, slab_bytes, monkeyp
         assert_same_bits(got, on_every_device(want, devices))
 
 
-def test_a_donated_buffer_is_the_result():
+@pytest.mark.parametrize("concatenated", [2**22, 0])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("implementation", ["permute", "xla"])
+def test_a_donated_buffer_is_the_result(implementation, dtype, concatenated, monkeypatch):
+    monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_BYTES", concatenated)
     body = jax.shard_map(
-        lambda x, out: ringline.all_gather(x, "x", axis=1, out=out, implementation="permute"),
+        lambda x, out: ringline.all_gather(x, "x", axis=1, out=out, implementation=implementation),
         mesh=mesh_of(4),
         in_specs=(P(None, "x"), P()),
         out_specs=P(),
         check_vma=False,
     )
-    shapes = [jax.ShapeDtypeStruct((8, 16), jnp.float32)] * 2
+    shapes = [jax.ShapeDtypeStruct((8, 16), dtype)] * 2
     text = jax.jit(body, donate_argnums=1).lower(*shapes).compile().as_text()
     assert text is not None
     assert re.search(r"input_output_alias=\{ \{\}: \(1, \{\}", text)
+
+
+@forms
+def test_the_transpose_is_that_of_a_gather(form):
+    x = np.random.default_rng(0).integers(-4, 4, (4, 3, 2)).astype(np.float32)
+    whole = np.random.default_rng(1).integers(-4, 4, (4, 12, 2)).astype(np.float32)
+
+    def backwards(given, buffer):
+        x, cotangent = given
+        out = jnp.zeros_like(cotangent) if buffer else None
+        return jax.linear_transpose(lambda x: gather(x, out=out, **form), x)(cotangent)[0]
+
+    got, want = (
+        on_devices(partial(backwards, buffer=buffer), 4)((x, whole)) for buffer in (True, False)
+    )
+    np.testing.assert_array_equal(got, want)
 
 
 @forms

@@ -14,6 +14,7 @@ from ringline.collectives._arguments import (
     axis_devices,
     canonical_dim,
     check_channels,
+    check_flag,
     check_implementation,
     cut_dim,
     grid_axes,
@@ -67,7 +68,8 @@ def all_gather(
             lengths: the shards are padded to the longest of them, the result has no padding.
         out: an array of the result's shape and type (a pytree of them) that the result is written
             over. What it held does not matter. Donated by the enclosing `jax.jit`, it spares fresh
-            memory, whose page faults are most of the time of a large gather on CPUs.
+            memory, whose page faults are most of the time of a large gather on CPUs. (XLA on CPUs
+            writes 16-bit floats only as a whole: they take a copy of the result's size besides.)
         topology: `ring` or `line`, how the devices of the mesh axis are linked. Two devices
             are a line in either case. With two mesh axes, a pair such as `("ring", "line")` is a
             grid: one half of the array goes along the first axis and then the second, the other
@@ -122,6 +124,7 @@ def all_gather(
         Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
         and experience" (2007): the bucket algorithms.
     """
+    check_flag(tiled, "tiled")
     devices = axis_devices(axis_name, "all_gather")
     schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
     check_implementation(implementation)
@@ -180,14 +183,24 @@ def all_gather(
         grid_of = () if chosen == "xla" else grid
         return bind_all_gather(shard, grid=grid_of, sizes=lengths, **params)
 
-    return jax.tree.map(gather, x) if out is None else jax.tree.map(gather, x, out)
+    if out is None:
+        return jax.tree.map(gather, x)
+    if (expected := jax.tree.structure(x)) != (got := jax.tree.structure(out)):
+        raise ValueError(
+            f"out must have an array for each of x, in the same tree, expected {expected}, got "
+            f"{got}; change out"
+        )
+    return jax.tree.map(gather, x, out)
 
 
 def _buffer(out: Any, shard: Array, dim: int, devices: int) -> Array:
     """`out` as an array that varies as the shard does, if it fits the result."""
     shape = list(shard.shape)
     shape[dim] *= devices
-    found = jnp.asarray(out)
+    try:
+        found = jnp.asarray(out)
+    except TypeError:
+        raise ValueError(f"out must be an array, got {out!r}; change out") from None
     if found.shape != tuple(shape) or found.dtype != shard.dtype:
         raise ValueError(
             f"out must have the result's shape {tuple(shape)} and type {shard.dtype}, got "

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ringline.collectives._bits import platform
@@ -26,17 +27,54 @@ class GridAxis(NamedTuple):
     schedule: CollectiveSchedule
 
 
-@lru_cache(maxsize=256)
 def schedule_for(
     make: Callable[..., CollectiveSchedule],
     topology: Topology,
     devices: int,
     directions: int,
     channels: int,
+    *,
+    grids: bool = True,
 ) -> CollectiveSchedule:
-    """`make`'s schedule for the options of a call; of a grid, along all of its devices in order."""
-    where = make_topology(topology if isinstance(topology, str) else topology[0], devices)
-    return make(where, directions=directions, channels=channels)
+    """`make`'s schedule for the options of a call; of a grid, along all of its devices in order.
+
+    Raises:
+        ValueError: for options of another type, or a grid where there must be none.
+    """
+    check_whole(directions, "directions")
+    check_whole(channels, "channels")
+    if isinstance(topology, str):
+        return _schedule(make, topology, devices, directions, channels)
+    pair = isinstance(topology, tuple) and all(isinstance(kind, str) for kind in topology)
+    if not (grids and pair and topology):
+        grid = ", or a pair of them such as ('ring', 'line') for a grid" if grids else ""
+        raise ValueError(
+            f"topology must be 'ring' or 'line'{grid}, got {topology!r}; change topology"
+        )
+    return _schedule(make, topology[0], devices, directions, channels)
+
+
+@lru_cache(maxsize=256)
+def _schedule(
+    make: Callable[..., CollectiveSchedule],
+    topology: TopologyName,
+    devices: int,
+    directions: int,
+    channels: int,
+) -> CollectiveSchedule:
+    return make(make_topology(topology, devices), directions=directions, channels=channels)
+
+
+def check_whole(value: Any, name: str) -> None:
+    """Refuse what is no whole number, and a bool."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name} must be a whole number, got {value!r}; change {name}")
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Refuse what is not a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}; change {name}")
 
 
 def is_grid(topology: Topology, axis_name: AxisName) -> bool:
@@ -64,9 +102,10 @@ def grid_axes(
     channels: int,
 ) -> tuple[GridAxis, ...]:
     """The two axes of a grid with `make`'s schedule along each."""
+    kinds = topology if isinstance(topology, tuple) else (topology,)
     return tuple(
         GridAxis(name, schedule_for(make, kind, lax.axis_size(name), directions, channels))
-        for name, kind in zip(axis_names(axis_name), topology)
+        for name, kind in zip(axis_names(axis_name), kinds)
     )
 
 
@@ -110,7 +149,13 @@ def axis_devices(axis_name: AxisName, caller: str) -> int:
             f"{caller} over axis {axis_name!r} was called outside jax.shard_map; wrap the "
             "caller in jax.shard_map over a mesh with that axis"
         )
-    for name in axis_names(axis_name):
+    names = axis_names(axis_name)
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            f"axis_name must be a mesh axis or several different ones, got {axis_name!r}; use one "
+            f"of {mesh.manual_axes}"
+        )
+    for name in names:
         if name not in mesh.axis_names:
             raise ValueError(
                 f"unknown axis name {name!r}, expected one of the mesh axes {mesh.manual_axes}; "
@@ -139,6 +184,7 @@ def canonical_dim(dim: int, ndim: int, *, name: str, scalar: str, whose: str) ->
         scalar: what to say when there is no dim at all.
         whose: what has that rank, for messages.
     """
+    check_whole(dim, name)
     if ndim == 0:
         raise ValueError(scalar)
     if not -ndim <= dim < ndim:

@@ -92,12 +92,14 @@ def all_gather_matmul(
         deep learning models" (ASPLOS 2023).
     """
     devices = axis_devices(axis_name, "all_gather_matmul")
-    schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
+    schedule = schedule_for(
+        all_gather_schedule, topology, devices, directions, channels, grids=False
+    )
     check_implementation(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(axis, x.ndim, "axis")
     check_channels(channels, x.shape[dim], x.shape, f"gathered at dim {dim}")
-    dtype = preferred_element_type or jnp.promote_types(x.dtype, w.dtype)
+    dtype = _result_type(preferred_element_type, x, w)
     stripe = (*x.shape[:-1], w.shape[1])
     return bind_all_gather_matmul(
         x,
@@ -108,7 +110,7 @@ def all_gather_matmul(
         schedule=schedule,
         implementation=implementation or ("permute" if platform() == "tpu" else "xla"),
         assembly=choose_assembly(devices, _bytes(stripe, dtype)),
-        dtype=jnp.dtype(dtype),
+        dtype=dtype,
     )
 
 
@@ -179,13 +181,15 @@ def matmul_reduce_scatter(
         deep learning models" (ASPLOS 2023).
     """
     devices = axis_devices(axis_name, "matmul_reduce_scatter")
-    schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
+    schedule = schedule_for(
+        reduce_scatter_schedule, topology, devices, directions, channels, grids=False
+    )
     check_implementation(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(scatter_dimension, x.ndim, "scatter_dimension")
     stripe = stripe_shape(x.shape, dim, devices)
     check_channels(channels, stripe[dim], stripe, f"scattered at dim {dim}")
-    dtype = preferred_element_type or jnp.promote_types(x.dtype, w.dtype)
+    dtype = _result_type(preferred_element_type, x, w)
     return bind_matmul_reduce_scatter(
         x,
         w,
@@ -195,7 +199,7 @@ def matmul_reduce_scatter(
         schedule=schedule,
         implementation=implementation or "xla",
         assembly=choose_assembly(devices, _bytes(stripe, x.dtype)),
-        dtype=jnp.dtype(dtype),
+        dtype=dtype,
     )
 
 
@@ -207,6 +211,8 @@ def _operands(x: Array, w: Array, axis_name: AxisName) -> tuple[Array, Array]:
             f"expected x of shape [..., rows, k] and w of shape [k, m], got {x.shape} and "
             f"{w.shape}; reshape one of them"
         )
+    if jnp.promote_types(x.dtype, w.dtype) == jnp.bool_:
+        raise ValueError("expected numbers to multiply and add, got bool; convert x or w")
     axes = varying_axes(jax.typeof(x)) | varying_axes(jax.typeof(w)) | set(axis_names(axis_name))
 
     def spread(operand: Array) -> Array:
@@ -214,6 +220,19 @@ def _operands(x: Array, w: Array, axis_name: AxisName) -> tuple[Array, Array]:
         return lax.pcast(operand, missing, to="varying") if missing else operand
 
     return spread(x), spread(w)
+
+
+def _result_type(preferred: Any, x: Array, w: Array) -> Any:
+    """The type asked for, or that of `x @ w`."""
+    if preferred is None:
+        return jnp.promote_types(x.dtype, w.dtype)
+    try:
+        return jnp.dtype(preferred)
+    except TypeError:
+        raise ValueError(
+            f"preferred_element_type must be an element type such as jnp.float32, got "
+            f"{preferred!r}; change it"
+        ) from None
 
 
 def _rows_dim(dim: int, ndim: int, name: str) -> int:

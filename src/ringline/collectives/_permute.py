@@ -196,7 +196,8 @@ def _place(
     # In the order they land; the own stripe last, for where nothing arrived, its place is written.
     own, *landed = zip(arrivals, plan.arrivals, offsets)
     for array, arrival, offset in (*landed, own):
-        starts: list = [base.get(dim, 0) for dim in range(out.ndim)]
+        # All of one type, also where numbers are of 64 bits by default.
+        starts = [jnp.asarray(base.get(dim, 0), jnp.int32) for dim in range(out.ndim)]
         starts[cut] = starts[cut] + bounds[arrival.first]
         starts[axis] = starts[axis] + offset
         out = lax.dynamic_update_slice(out, array, starts)

@@ -36,7 +36,8 @@ def rows_of_stripes(x: Array, axis: int, cut: int, stripes: int) -> tuple[int, B
     width = x.shape[axis] // stripes
 
     def block(stripe: Array, start: int, stop: int) -> Array:
-        starts: list = [0] * x.ndim
+        # All of one type, also where numbers are of 64 bits by default.
+        starts = [jnp.int32(0)] * x.ndim
         sizes = list(x.shape)
         sizes[axis] = width
         starts[axis] = stripe * width

@@ -211,6 +211,11 @@ def _gather_into_jvp(primals, tangents, **params):
     return y, bind_all_gather(tangents[0], **params)
 
 
+def _transpose_gather_into(cotangent, x, out, *, schedule: CollectiveSchedule, **params):
+    back = bind_reduce_scatter(cotangent, schedule=transposed(schedule), **params)
+    return back, ad.Zero(out.aval) if ad.is_undefined_primal(out) else None
+
+
 def _batch_gather_into(operands, dims, *, axis: int, cut: int, **params):
     size = next(x.shape[dim] for x, dim in zip(operands, dims) if dim is not None)
     x, out = (
@@ -363,5 +368,6 @@ _register(all_reduce_p, _reduce, _reduce_type, _transpose_reduce, _batch_reduce,
 
 all_gather_into_p.def_effectful_abstract_eval(with_effects(lambda x, out, **_: out, "carry"))
 ad.primitive_jvps[all_gather_into_p] = _gather_into_jvp
+ad.primitive_transposes[all_gather_into_p] = _transpose_gather_into
 batching.primitive_batchers[all_gather_into_p] = _batch_gather_into
 mlir.register_lowering(all_gather_into_p, mlir.lower_fun(_gather_into, multiple_results=False))

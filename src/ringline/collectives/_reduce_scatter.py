@@ -13,6 +13,7 @@ from ringline.collectives._arguments import (
     axis_devices,
     canonical_dim,
     check_channels,
+    check_flag,
     check_implementation,
     choose_sum,
     cut_dim,
@@ -106,6 +107,7 @@ def reduce_scatter(
         Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
         and experience" (2007): the bucket algorithms.
     """
+    check_flag(tiled, "tiled")
     devices = axis_devices(axis_name, "reduce_scatter")
     schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
     check_implementation(implementation)

@@ -1,6 +1,6 @@
 """Shards of different lengths: padded to the longest to move, compact at the other end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,8 +20,8 @@ def check_sizes(
         whole: whether the dim holds all shards.
         shape: of the array, for messages.
     """
-    found = tuple(sizes)
-    if len(found) != devices or any(not isinstance(s, int | np.integer) or s < 0 for s in found):
+    found = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if len(found) != devices or not all(map(_is_length, found)):
         raise ValueError(
             f"sizes must be {devices} lengths of at least 0, one for each device, got {found}; "
             "change sizes"
@@ -33,6 +33,11 @@ def check_sizes(
             f"{expected}; change sizes or pad the array"
         )
     return found
+
+
+def _is_length(size: Any) -> bool:
+    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    return whole and int(size) >= 0
 
 
 def compact(x: Array, sizes: Sequence[int], axis: int) -> Array:

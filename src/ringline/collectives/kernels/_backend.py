@@ -204,7 +204,8 @@ def check_pallas(
         raise ValueError(
             f"implementation 'pallas' needs TPU devices, got {platform()}; use "
             "implementation='permute', or emulate the kernels, slowly, inside "
-            "jax.experimental.pallas.tpu.force_tpu_interpret_mode()"
+            "jax.experimental.pallas.tpu.force_tpu_interpret_mode() with the environment variable "
+            "PJRT_NPROC at least twice the devices"
         )
     for dtype in types:
         check_type(does, dtype)
