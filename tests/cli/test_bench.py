@@ -33,7 +33,7 @@ def test_the_table_has_a_row_per_size_and_the_footer(capsys):
     rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
     assert [row[0] for row in rows] == ["64", "128", "256"]
     (head,) = [line for line in out.splitlines() if line.startswith("#     size(B)")]
-    assert "#wrong in place(us)   busbw #wrong" in head
+    assert "#wrong in place(us) ip busbw ip wrong" in head
     assert "# Out of bounds values : 0 OK" in out
     assert re.search(r"^# Avg bus bandwidth    : [\d.e-]+ GB/s$", out, re.MULTILINE)
 
@@ -57,6 +57,28 @@ def test_the_other_collectives_have_the_same_table(flags, redop, busbw, capsys):
     assert row[0] == "64"
     assert row[3] == redop
     assert "# Out of bounds values : 0 OK" in out
+
+
+def test_rows_stand_under_their_headings(capsys):
+    assert cli.main([*SMALL, "--link-gb-s", "10"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[:4] in ("#   ", "    ")]
+    heading, *rows = lines
+    assert "of line" in heading
+    for row in rows:
+        assert len(row) == len(heading)
+        assert len(row.split()) == len(heading.replace("in place", "inplace").split()) - 1 - 3
+
+
+def test_the_backend_that_the_library_chose_is_told(capsys):
+    assert cli.main([*SMALL, "--implementation", "auto", "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["backend"] for row in rows} == {"xla"}
+    assert {(row["redop"], row["count"]) for row in rows} == {("none", n) for n in (8, 16, 32)}
+
+
+def test_pairs_of_devices_are_not_for_fused_collectives(capsys):
+    assert cli.main(["bench", "all-gather-matmul", "--per-host", "2"]) == 2
+    assert "do not share the devices of a host" in capsys.readouterr().err
 
 
 def test_json_on_standard_output_is_alone_there(capsys):
@@ -91,7 +113,7 @@ def test_a_plot_of_bandwidth_against_size(tmp_path, capsys):
 
 def test_cases_over_the_limit_are_named_as_skipped(capsys):
     arguments = ["bench", "all-gather", "--cases", "targeted", "--max-bytes", "8B"]
-    assert cli.main([*arguments, "--json", "-"]) == 0
+    assert cli.main([*arguments, "--json", "-"]) == 1
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 36
     assert all("--max-bytes" in row["skipped"] for row in rows)
@@ -108,6 +130,8 @@ def test_cases_over_the_limit_are_named_as_skipped(capsys):
         (["-b", "128", "-e", "64"], "the sweep needs 0 < begin <= end, got 128 and 64"),
         (["-f", "1"], "factor must be at least 2, got 1"),
         (["--link-gb-s", "0"], "line rate must be over 0 GB/s"),
+        (["--per-host", "2", "--directions", "1"], "need both directions and an even number"),
+        (["--per-host", "2", "--devices", "3"], "need both directions and an even number"),
         (["--json", "/no/such/folder/rows.json"], "cannot write '/no/such/folder/rows.json'"),
     ],
 )

@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from collective_cases import (
@@ -30,7 +31,7 @@ def wide():
 
 def everything(x, **form):
     """All collectives of rows of whole numbers, and derivatives."""
-    w = np.arange(15.0).reshape(5, 3)
+    w = jnp.arange(15.0).reshape(5, 3)
     ways = {
         "scatter": partial(ringline.reduce_scatter, axis_name="x", **form),
         "scatter columns": partial(
@@ -84,7 +85,7 @@ def test_kernels():
     x = np.random.default_rng(0).integers(-5, 5, (4, 8, 5)).astype(np.float32)
 
     def function(x, **form):
-        w = np.ones((5, 3), np.float32)
+        w = jnp.ones((5, 3), jnp.float32)
         return (
             gather(x, axis=0, **form),
             ringline.all_reduce(x, "x", **form),

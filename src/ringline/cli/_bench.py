@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -15,6 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 from rich.console import Console
 
+from ringline.cli._bench_table import (
+    average_busbw,
+    columns_of,
+    count_of,
+    foot,
+    head,
+    line_of,
+    link_share,
+    redop_of,
+    wrong_in,
+)
 from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 
@@ -146,7 +157,10 @@ class MatmulReduceScatter(_MatmulFlags):
 
 
 def run(flags: _Flags) -> int:
-    """Measure, print and write what the flags ask for; 1 if an element was wrong.
+    """Measure, print and write what the flags ask for.
+
+    Returns:
+        1 if an element was wrong or nothing was measured, else 0.
 
     Of several processes, which run the same command on their hosts, the first prints and writes.
     """
@@ -175,28 +189,24 @@ def run(flags: _Flags) -> int:
         iters=flags.iters,
     )
     rows = []
-    columns = _columns(operation)
-    print(_head(flags, operation, columns), file=out, flush=True)
+    columns = columns_of(operation, flags.link_gb_s)
+    print(head(operation, columns, _title(flags)), file=out, flush=True)
     with warnings.catch_warnings(record=True) as said:
         for row in _measured(cases, setup, max_bytes, show=first):
             rows.append(row)
             print(*(f"# note: {note.message}\n" for note in said), sep="", end="", file=out)
             said.clear()
-            print(_line(row, columns), file=out, flush=True)
-    wrong = sum((row.wrong or 0) + (row.in_place_wrong or 0) for row in rows)
-    busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
-    average = sum(busbw) / len(busbw) if busbw else 0.0
-    print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}", file=out)
-    print(f"# Avg bus bandwidth    : {average:.4g} GB/s", file=out)
+            print(line_of(row, columns), file=out, flush=True)
+    print(foot(rows), file=out)
     if flags.json is not None and first:
-        _write(flags.json, _document(flags, rows, wrong, average))
+        _write(flags.json, _document(flags, operation, rows))
     if flags.plot is not None and first:
         from ringline.cli._bench_plot import plot_bandwidth
 
         ways = "both directions" if flags.directions == 2 else "one direction"
         title = f"{operation.name}, {flags.devices} devices on a {flags.topology}, {ways}"
         plot_bandwidth(rows, flags.plot, title)
-    return 1 if wrong else 0
+    return 1 if wrong_in(rows) or average_busbw(rows) is None else 0
 
 
 def _check(flags: _Flags) -> None:
@@ -206,6 +216,16 @@ def _check(flags: _Flags) -> None:
             raise ValueError(
                 f"{name} must be at least 1, got {getattr(flags, name)}; change --{name}"
             )
+    if flags.per_host == 2 and isinstance(flags, _MatmulFlags):
+        raise ValueError(
+            "fused collectives do not share the devices of a host, got 2; leave --per-host out"
+        )
+    if flags.per_host == 2 and (flags.directions == 1 or flags.devices % 2):
+        raise ValueError(
+            "pairs of devices, one sending up and one down, need both directions and an even "
+            f"number of devices, got {flags.directions} and {flags.devices}; change --per-host, "
+            "--directions or --devices"
+        )
     if flags.link_gb_s is not None and not flags.link_gb_s > 0:
         raise ValueError(
             f"the line rate must be over 0 GB/s, got {flags.link_gb_s}; change --link-gb-s"
@@ -261,96 +281,27 @@ def _measured(
             yield measure(case, setup, max_bytes=max_bytes)
 
 
-Column = tuple[str, int, Callable[["Row"], Any]]
-"""Heading, width, and the text of a row."""
-
-
-def _columns(operation: "Operation") -> list[Column]:
-    redop = "sum" if operation.sums else "none"
-    # nccl-tests counts a reduce-scatter's and an all-gather's elements per device.
-    share = operation.rounds == 1
-    matmul: list[Column] = [("matmul(us)", 11, lambda r: _number(r.matmul_us, ".1f"))]
-    in_place: list[Column] = [
-        ("in place(us)", 12, lambda r: _number(r.in_place_us, ".1f")),
-        ("busbw", 7, lambda r: _number(r.in_place_busbw_gb_s, ".3g")),
-        ("#wrong", 6, lambda r: "-" if r.in_place_wrong is None else r.in_place_wrong),
-    ]
-    return [
-        ("size(B)", 11, lambda r: r.size_bytes),
-        ("count", 10, lambda r: _count(r, share)),
-        ("type", 8, lambda r: r.dtype),
-        ("redop", 5, lambda r: redop),
-        ("topo", 4, lambda r: r.topology),
-        ("dir", 3, lambda r: r.directions),
-        ("chan", 4, lambda r: r.channels),
-        ("host", 4, lambda r: r.per_host),
-        ("time(us)", 10, lambda r: _number(r.time_us, ".1f")),
-        ("algbw", 7, lambda r: _number(r.algbw_gb_s, ".3g")),
-        ("busbw", 7, lambda r: _number(r.busbw_gb_s, ".3g")),
-        ("linkbw", 7, lambda r: _number(r.linkbw_gb_s, ".3g")),
-        ("share", 6, lambda r: _number(r.share_of_microbenchmark, ".1%")),
-        ("permute(us)", 11, lambda r: _number(r.microbenchmark_us, ".1f")),
-        ("builtin(us)", 11, lambda r: _number(r.builtin_us, ".1f")),
-        *(matmul if operation.matmul else ()),
-        ("#wrong", 6, lambda r: "-" if r.wrong is None else r.wrong),
-        *(in_place if operation.in_place else ()),
-        ("shape", 20, lambda r: f"{'x'.join(map(str, r.shape))}@{r.dim}"),
-    ]
-
-
-def _head(flags: _Flags, operation: "Operation", columns: list[Column]) -> str:
-    rounds = "2(n-1)/n" if operation.rounds == 2 else "(n-1)/n"
+def _title(flags: _Flags) -> str:
     import jax
 
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-    in_place = ("# in place: written over a buffer that is given away (out=, donated)",)
-    lines = [
-        f"# {operation.name}, {flags.devices} devices{several} on a {flags.topology}, "
-        f"{flags.implementation}; medians; sizes binary, GB/s decimal",
-        f"# size: the {operation.array}; busbw = {rounds} size/time; "
-        "linkbw = bytes over the busiest directed link / time",
-        "# share = permute(us) / time(us); the permute moves the busiest link's bytes one hop",
-        *(in_place if operation.in_place else ()),
-        "# host: devices that share the links between hosts, one sending up and one down",
-        "# " + " ".join(f"{name:>{width}}" for name, width, _ in columns),
-    ]
-    return "\n".join(lines)
+    return f"{flags.devices} devices{several} on a {flags.topology}, {flags.implementation}"
 
 
-def _line(row: "Row", columns: list[Column]) -> str:
-    text = "  " + " ".join(f"{cell(row)!s:>{width}}" for _, width, cell in columns)
-    return text if row.skipped is None else f"{text}\n#   skipped: {row.skipped}"
-
-
-def _count(row: "Row", per_device: bool) -> int:
-    elements = row.size_bytes // _itemsize(row.dtype)
-    return elements // row.devices if per_device else elements
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _itemsize(dtype: str) -> int:
-    import jax.numpy as jnp
-
-    return jnp.dtype(dtype).itemsize
-
-
-def _document(flags: _Flags, rows: "list[Row]", wrong: int, average: float) -> dict[str, Any]:
+def _document(flags: _Flags, operation: "Operation", rows: "list[Row]") -> dict[str, Any]:
     import jax
 
     found = []
     for row in rows:
-        data = row.to_json()
-        if flags.link_gb_s is not None and row.linkbw_gb_s is not None:
-            data["linkbw_share"] = row.linkbw_gb_s / flags.link_gb_s
+        data = row.to_json() | {"redop": redop_of(operation), "count": count_of(operation, row)}
+        if flags.link_gb_s is not None:
+            data["linkbw_share"] = link_share(row, flags.link_gb_s)
         found.append(data)
     return {
         "collective": flags.collective,
         "rows": found,
-        "out_of_bounds_values": wrong,
-        "avg_busbw_gb_s": average,
+        "out_of_bounds_values": wrong_in(rows),
+        "avg_busbw_gb_s": average_busbw(rows),
         "link_gb_s": flags.link_gb_s,
         "machine": {
             "backend": jax.default_backend(),

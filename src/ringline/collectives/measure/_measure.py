@@ -63,6 +63,7 @@ class Row:
         channels: queues of a directed link.
         per_host: 2 where two devices of a host send one up and one down, else 1.
         implementation: the backend asked for; `auto` where the library chose.
+        backend: the one that ran.
         iters: how many repeats the medians are over; fewer than asked for where one is slow.
         time_us: of one run.
         algbw_gb_s: T / t.
@@ -93,6 +94,7 @@ class Row:
     channels: int
     per_host: int
     implementation: str
+    backend: str | None = None
     iters: int | None = None
     time_us: float | None = None
     algbw_gb_s: float | None = None
@@ -304,6 +306,7 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
     medians_us = {name: median(seconds) * 1e6 for name, seconds in times.items()}
     return {
         "time_s": median(times["ours"]),
+        "backend": setup.implementation or _backend(ours),
         "iters": len(times["ours"]),
         "builtin_us": medians_us.get("builtin"),
         "microbenchmark_us": medians_us.get("micro"),
@@ -315,6 +318,11 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
         "in_place_wrong": in_place_wrong,
         "skipped": "; ".join(skipped) or None,
     }
+
+
+def _backend(compiled: Compiled) -> str:
+    """The one that the library chose."""
+    return "permute" if "collective-permute" in (compiled.as_text() or "") else "xla"
 
 
 def _beside(
