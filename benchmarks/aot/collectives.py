@@ -13,9 +13,9 @@ ends at its start and again when it is done, 4 x 3; putting four shards in place
 each, 8; the output, though never initialised, counts as written with the first, 3. That is 23
 over the built-in's 13, 1.77; a second direction cuts one shard in two, which costs 2 more. A
 kernel that writes into the neighbour's output has none of it. One concatenation for each device,
-behind a branch, would spare the 3: 1.54 was compiled that way, 2.00 in two directions (1.69 if their
-halves were joined in one step). But nothing of it could run beside a transfer: at 2.7 TB/s and links
-of 90 GB/s that is an eighth of the time.
+behind a branch, would spare the 3: compiled that way it is 1.54, and 2.00 in two directions, 1.69
+if their halves were joined in one step. But nothing of it could run beside a transfer: at 2.7 TB/s
+and links of 90 GB/s that is an eighth of the time.
 """
 
 import argparse
