@@ -244,15 +244,19 @@ def _instruction(plan: KernelPlan, step: Step) -> Instruction:
         sums = (_sum(plan, step.lane, step.run, (step.addend,)),)
     elif step.what == "multiply" and plan.sums:
         runs = plan.lanes[step.lane].runs
+        most = max(len(run.addends) for run in runs)
         sums = tuple(
-            _sum(plan, step.lane, number, range(len(run.addends)))
+            _sum(plan, step.lane, number, range(len(run.addends)), most)
             for number, run in enumerate(runs)
         )
     who = np.array(step.who)
     return Instruction(who, copy_of(plan, step.lane), sums, (), step.what, step.slabs)
 
 
-def _sum(plan: KernelPlan, number: int, run_number: int, addends: Sequence[int]) -> Sum:
+def _sum(
+    plan: KernelPlan, number: int, run_number: int, addends: Sequence[int], most: int = 1
+) -> Sum:
+    """A run's sum; absent addends up to `most` make all runs of a lane one form."""
     same = partial(np.full, plan.devices)
     lane = plan.lanes[number]
     run = lane.runs[run_number]
@@ -261,6 +265,7 @@ def _sum(plan: KernelPlan, number: int, run_number: int, addends: Sequence[int])
         arrival = plan.lanes[addend.arrival]
         present = same(True) if addend.present is None else np.array(addend.present)
         found.append(Addend(present, same(arrival.place), same(run.first - arrival.first)))
+    found += [Addend(same(False), same(0), same(0))] * (most - len(found))
     return Sum(same(run.first), same(run.first - lane.first), tuple(found), run.stop - run.first)
 
 
