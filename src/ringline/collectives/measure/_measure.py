@@ -43,6 +43,8 @@ class Setup:
     per_host: Literal[1, 2] | None = None
     implementation: Implementation | None = "permute"
     iters: int = 20
+    in_place: bool = True
+    """Whether to time a gather in place, too."""
     bounds: bool = False
     """Whether to time what bounds a gather from below, too: `chained_us` and `fresh_us`."""
 
@@ -288,7 +290,8 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
     if operation.matmul:
         subjects["matmul"] = bench.bare_matmul()
     beside = _beside(bench, setup, inputs[0], link_bytes)
-    if operation.in_place and fits("in place", in_place := bench.compile_in_place(way)):
+    also_in_place = setup.in_place and operation.in_place
+    if also_in_place and fits("in place", in_place := bench.compile_in_place(way)):
         beside["in place"] = lambda: bench.over_buffer(in_place, inputs[0])
     interleaved = case.size_bytes <= _INTERLEAVED_MAX_BYTES
     if interleaved:
