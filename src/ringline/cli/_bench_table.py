@@ -71,13 +71,13 @@ def line_of(row: "Row", columns: list[Column]) -> str:
 
 def foot(rows: "list[Row]") -> str:
     """How many elements were wrong, and the mean bandwidth."""
-    busbw = [row.busbw_gb_s for row in rows if row.busbw_gb_s is not None]
-    if not busbw:
+    average = average_busbw(rows)
+    if average is None:
         return "# Nothing was measured: every case was skipped"
     wrong = wrong_in(rows)
     return (
         f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n"
-        f"# Avg bus bandwidth    : {average_busbw(rows):.4g} GB/s"
+        f"# Avg bus bandwidth    : {average:.4g} GB/s"
     )
 
 

@@ -70,8 +70,7 @@ def permute_all_gather(
     if assembly == "concatenate":
         arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
-    bits = _update(x, to_bits, plan, bounds, axis_name, axis, cut, out)
-    return from_bits(bits)
+    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut, out))
 
 
 def permute_gather_each(

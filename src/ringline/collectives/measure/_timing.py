@@ -6,7 +6,7 @@ they are any bits; where they are added or multiplied they are small integers, e
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,11 +167,7 @@ class Bench:
 
     def chained_permutes(self, shard: Array) -> Subject:
         """n - 1 permutes of a stripe, each to the next neighbour, one after the other."""
-        hops = [
-            (device, neighbour)
-            for device in range(self._topology.devices)
-            if (neighbour := self._topology.neighbour(device, 1)) is not None
-        ]
+        hops = self._hops(range(self._topology.devices))
 
         def chain(shard: Array) -> Array:
             for _ in range(self._topology.devices - 1):
@@ -228,14 +224,18 @@ class Bench:
         elements = max(1, link_bytes // jnp.dtype(carrier).itemsize)
         # One sender on each link: of two devices a host, the first.
         senders = range(0, self._topology.devices, 2 if isinstance(self._topology, Rails) else 1)
-        hops = [
+        hops = self._hops(senders)
+        permute = self._compiled(lambda x: lax.ppermute(x, AXIS, hops), P(AXIS), P(AXIS))
+        fill = self._compiled(lambda: jnp.ones((elements,), carrier), (), P(AXIS))
+        return Subject(permute, (fill(),))
+
+    def _hops(self, senders: Iterable[int]) -> list[tuple[int, int]]:
+        """(device, next neighbour) of each sender that has one."""
+        return [
             (device, neighbour)
             for device in senders
             if (neighbour := self._topology.neighbour(device, 1)) is not None
         ]
-        permute = self._compiled(lambda x: lax.ppermute(x, AXIS, hops), P(AXIS), P(AXIS))
-        fill = self._compiled(lambda: jnp.ones((elements,), carrier), (), P(AXIS))
-        return Subject(permute, (fill(),))
 
     def bare_matmul(self) -> Subject:
         """The operation's matmul on each device, with nothing to wait for."""
