@@ -84,7 +84,8 @@ def all_reduce(
     """
     gather = all_gather(topology, directions=directions, channels=channels)
     reduce = gather.transposed()
-    later = [t._replace(step=t.step + reduce.steps) for t in gather.transfers]
+    began = reduce.steps
+    later = [t._replace(step=t.step + began) for t in gather.transfers]
     return CollectiveSchedule(
         name="all-reduce",
         topology=topology,
