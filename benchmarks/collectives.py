@@ -80,6 +80,7 @@ def _rows(operation, flags) -> list[dict]:
                 bounds=True,
             )
             row = measure(case, setup, max_bytes=flags.max_bytes).to_json()
+            row |= _bounds(row)
             rows.append(row | {name: _ratio(row, *of) for name, of in _RATIOS.items()})
             print(_line(rows[-1]), flush=True)
     return rows
@@ -87,9 +88,20 @@ def _rows(operation, flags) -> list[dict]:
 
 _RATIOS = {
     "builtin_over_time": ("builtin_us", "time_us"),
-    "fresh_over_time": ("fresh_us", "time_us"),
     "in_place_over_chained": ("in_place_us", "chained_us"),
+    "in_place_over_bound": ("in_place_us", "in_place_bound_us"),
+    "bound_over_chained": ("in_place_bound_us", "chained_us"),
+    "builtin_over_bound": ("builtin_us", "bound_us"),
 }
+
+
+def _bounds(row: dict) -> dict[str, float | None]:
+    """What n - 1 permutes and one pass over the result take, each alone: fresh, or in place."""
+    chained = row["chained_us"]
+    return {
+        "bound_us": chained and chained + row["fresh_us"],
+        "in_place_bound_us": chained and chained + row["placed_us"],
+    }
 
 
 def _ratio(row: dict, over: str, under: str) -> float | None:
@@ -103,9 +115,11 @@ _CELLS = {
     "permute us": ("microbenchmark_us", ".0f"),
     "in place us": ("in_place_us", ".0f"),
     "chained us": ("chained_us", ".0f"),
+    "placed us": ("placed_us", ".0f"),
     "built-in / time": ("builtin_over_time", ".2f"),
-    "fresh / time": ("fresh_over_time", ".2f"),
+    "built-in / bound": ("builtin_over_bound", ".2f"),
     "in place / chained": ("in_place_over_chained", ".2f"),
+    "bound / chained": ("bound_over_chained", ".2f"),
     "busbw GB/s": ("busbw_gb_s", ".3f"),
     "linkbw GB/s": ("linkbw_gb_s", ".3f"),
     "wrong": ("wrong", "d"),
@@ -134,10 +148,11 @@ def _table(document: dict) -> str:
         f"`{document['command']}`; {machine['host_cpus']} cores, load average "
         f"{machine['load_average'][0]:.1f} to {machine['load_average'][1]:.1f}, jax "
         f"{machine['jax']}, allocator: {machine['allocator']}. {document['note'].capitalize()}. "
-        "Two directions, one channel. The permute moves the busiest link's bytes one hop; fresh "
-        "writes the results' fresh memory once and nothing else; chained is n - 1 permutes of a "
-        "stripe; in place writes over a donated buffer. Every element of every device's result "
-        "is checked.",
+        "One channel. The permute moves the busiest link's bytes one hop; fresh writes the "
+        "results' fresh memory once and nothing else; chained is n - 1 permutes of a stripe; in "
+        "place writes over a donated buffer, placed the own stripe n times over one and nothing "
+        "else. Bounds, for whoever sends and then writes: chained + fresh, in place chained + "
+        "placed. Every element of every device's result is checked.",
         "",
         "| " + " | ".join(names) + " |",
         "|---" * len(names) + "|",

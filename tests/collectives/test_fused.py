@@ -186,13 +186,24 @@ def test_each_transpose_is_the_other_fused_form():
         assert "ringline_all_gather[" not in text
 
 
-@pytest.mark.parametrize("way", [gather_matmul, matmul_scatter])
-@pytest.mark.parametrize(("topology", "permutes"), [("ring", 4), ("line", 6)])
-def test_a_matmul_for_every_stripe_that_lands(way, topology, permutes):
-    function = on_devices(partial(way, implementation="permute", topology=topology), 4)
+@pytest.mark.parametrize(
+    ("topology", "directions", "way", "permutes", "matmuls"),
+    [
+        ("ring", 1, gather_matmul, 3, 4),
+        ("ring", 1, matmul_scatter, 3, 4),
+        # Half of the opposite stripe goes each way; what it is added to is cut in two, too.
+        ("ring", 2, gather_matmul, 4, 5),
+        ("ring", 2, matmul_scatter, 4, 7),
+        # What comes from both sides is one product: no device gets both.
+        *(("line", d, way, 6, 4) for d in (1, 2) for way in (gather_matmul, matmul_scatter)),
+    ],
+)
+def test_a_matmul_for_every_stripe_that_lands(topology, directions, way, permutes, matmuls):
+    options = {"topology": topology, "directions": directions}
+    function = on_devices(partial(way, implementation="permute", **options), 4)
     text = function.lower(operands(4, (8, 3), 5)).as_text()
     assert text.count("collective_permute") == permutes
-    assert text.count("stablehlo.dot_general") > permutes
+    assert text.count("stablehlo.dot_general") == matmuls
     assert "all_gather" not in text
     assert "reduce_scatter" not in text
 

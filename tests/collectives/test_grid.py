@@ -40,9 +40,10 @@ def spread(y):
 
 
 @grids
-def test_a_gather_is_in_row_major_order(shape, topology):
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_gather_is_in_row_major_order(shape, topology, directions):
     n = int(np.prod(shape))
-    form: Any = {"topology": topology, "implementation": "permute"}
+    form: Any = {"topology": topology, "implementation": "permute", "directions": directions}
     shards = [random_bits((n, *s), "bfloat16") for s in [(3, 5), (1,), (2, 3, 4), (0, 2)]]
     dims = [1, 0, -2, 0]
 
@@ -57,7 +58,7 @@ def test_a_gather_is_in_row_major_order(shape, topology):
 @grids
 def test_sums_and_stripes(shape, topology):
     n = int(np.prod(shape))
-    form: Any = {"topology": topology, "implementation": "permute"}
+    form: Any = {"topology": topology, "implementation": "permute", "directions": 2}
     x = np.random.default_rng(0).integers(-9, 9, (n, 3, 2 * n)).astype(np.float32)
 
     def function(x):
@@ -73,7 +74,7 @@ def test_sums_and_stripes(shape, topology):
 
 def test_all_devices_hold_the_same_bits():
     x = np.random.default_rng(0).normal(size=(8, 7, 13)).astype(np.float32)
-    form: Any = {"topology": ("ring", "ring"), "implementation": "permute"}
+    form: Any = {"topology": ("ring", "ring"), "implementation": "permute", "directions": 2}
     got = np.asarray(on_grid(lambda x: spread(ringline.all_reduce(x, AXES, **form)), (2, 4))(x))
     for y in got[1:]:
         assert_same_bits(y, got[0])
@@ -82,7 +83,7 @@ def test_all_devices_hold_the_same_bits():
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_derivatives(check_vma):
     x = np.random.default_rng(0).normal(size=(4, 4, 8)).astype(np.float32)
-    form: Any = {"topology": ("ring", "line"), "implementation": "permute"}
+    form: Any = {"topology": ("ring", "line"), "implementation": "permute", "directions": 2}
 
     def losses(gather, scatter, reduce, x):
         y = jnp.sin(gather(jnp.sin(x)))

@@ -46,8 +46,8 @@ class _Flags:
     """How the devices are linked."""
     devices: int = 4
     """n, how many of the devices take part."""
-    directions: Literal[1, 2] = 2
-    """How many directions of a link work at the same time."""
+    directions: Annotated[Literal[1, 2] | None, takes("1|2")] = None
+    """How many directions of a link work at the same time; auto: as the library chooses."""
     channels: int = 1
     """Queues of a directed link that share each send."""
     per_host: Annotated[Literal[1, 2] | None, takes("1|2")] = None
@@ -203,7 +203,7 @@ def run(flags: _Flags) -> int:
     if flags.plot is not None and first:
         from ringline.cli._bench_plot import plot_bandwidth
 
-        ways = "both directions" if flags.directions == 2 else "one direction"
+        ways = "both directions" if rows[0].directions == 2 else "one direction"
         title = f"{operation.name}, {flags.devices} devices on a {flags.topology}, {ways}"
         plot_bandwidth(rows, flags.plot, title)
     return 1 if wrong_in(rows) or average_busbw(rows) is None else 0

@@ -2,23 +2,22 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ringline.collectives._arguments import (
+    Directions,
     Implementation,
     Topology,
     axis_devices,
     canonical_dim,
     check_channels,
     check_flag,
-    check_implementation,
     cut_dim,
     grid_axes,
-    is_grid,
     schedule_for,
     varying,
     varying_axes,
@@ -42,7 +41,7 @@ def all_gather(
     sizes: Sequence[int] | None = None,
     out: Any = None,
     topology: Topology = "ring",
-    directions: Literal[1, 2] = 2,
+    directions: Directions | None = None,
     channels: int = 1,
     per_host: PerHost = None,
     implementation: Implementation | None = None,
@@ -75,10 +74,10 @@ def all_gather(
             grid: one half of the array goes along the first axis and then the second, the other
             half the other way round, so that no link idles. A single name takes the devices of all
             axes as one ring or line in row-major order.
-        directions: how many directions of a link work at the same time. Two is the default:
-            links are full duplex, so it halves a ring's bytes per link and its steps, and costs
-            nothing where they are not (the same bytes are sent in the same number of permutes,
-            one more for even n). On a line, 1 means one sweep after the other.
+        directions: how many directions of a link work at the same time. 2 halves a ring's bytes per
+            link and its steps, as links are full duplex; on a line, 1 means one sweep after the
+            other. None: 2, but 1 for rings of CPU devices, unless with `pallas`: they send one way
+            at a time, and two directions are one permute more for even n.
         channels: independent permutes that share each send, for links with several queues.
         per_host: for hosts with two devices each, where a device sends one way at a time (XLA on
             CPUs): one device of a host then sends up and the other down in the same permute, and
@@ -126,12 +125,10 @@ def all_gather(
     """
     check_flag(tiled, "tiled")
     devices = axis_devices(axis_name, "all_gather")
-    schedule = schedule_for(all_gather_schedule, topology, devices, directions, channels)
-    check_implementation(implementation)
-    grid = ()
-    if is_grid(topology, axis_name):
-        grid = grid_axes(all_gather_schedule, topology, axis_name, directions, channels)
-
+    schedule = schedule_for(
+        all_gather_schedule, topology, devices, directions, channels, implementation
+    )
+    grid = grid_axes(all_gather_schedule, topology, axis_name, directions, channels, implementation)
     pairs = find_pairs(
         all_gather_schedule,
         axis_name,
@@ -176,7 +173,7 @@ def all_gather(
             "cut": cut_dim(shard.shape, dim, sends.pieces),
             "schedule": sends,
             "implementation": chosen,
-            "assembly": choose_assembly(sends.devices, shard.size * shard.dtype.itemsize),
+            "assembly": choose_assembly(sends, shard.size * shard.dtype.itemsize),
         }
         if buffer is not None:
             return bind_all_gather_into(shard, _buffer(buffer, shard, dim, devices), **params)

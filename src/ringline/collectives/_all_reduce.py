@@ -6,14 +6,13 @@ import jax
 from jax import Array
 
 from ringline.collectives._arguments import (
+    Directions,
     Implementation,
     Topology,
     axis_devices,
     check_channels,
-    check_implementation,
     choose_sum,
     grid_axes,
-    is_grid,
     number,
     schedule_for,
     varying,
@@ -29,7 +28,7 @@ def all_reduce(
     axis_name: AxisName,
     *,
     topology: Topology = "ring",
-    directions: Literal[1, 2] = 2,
+    directions: Directions | None = None,
     channels: int = 1,
     per_host: Literal[1, 2] | None = None,
     implementation: Implementation | None = None,
@@ -56,7 +55,8 @@ def all_reduce(
             half the other way round, so that no link idles. A single name takes the devices of all
             axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. On a line, 1 means one
-            sweep after the other.
+            sweep after the other. None: 2, but 1 for rings of CPU devices, as in
+            `ringline.all_gather`.
         channels: independent permutes that share each send, for links with several queues.
         per_host: 2 where the axis has the two devices of each host side by side, to use both
             directions of the links between hosts at once, as in `ringline.all_gather`; 1 for not;
@@ -91,12 +91,10 @@ def all_reduce(
         and experience" (2007): the bucket algorithms.
     """
     devices = axis_devices(axis_name, "all_reduce")
-    schedule = schedule_for(all_reduce_schedule, topology, devices, directions, channels)
-    check_implementation(implementation)
-    grid = ()
-    if is_grid(topology, axis_name):
-        grid = grid_axes(all_reduce_schedule, topology, axis_name, directions, channels)
-
+    schedule = schedule_for(
+        all_reduce_schedule, topology, devices, directions, channels, implementation
+    )
+    grid = grid_axes(all_reduce_schedule, topology, axis_name, directions, channels, implementation)
     pairs = find_pairs(
         all_reduce_schedule,
         axis_name,
@@ -122,7 +120,7 @@ def all_reduce(
             schedule=sends,
             grid=grid,
             implementation=chosen,
-            assembly=choose_assembly(devices, elements * term.dtype.itemsize),
+            assembly=choose_assembly(sends, elements * term.dtype.itemsize),
         )
 
     return jax.tree.map(reduce, x)

@@ -16,6 +16,7 @@ from ringline.topology import TopologyName
 from ringline.topology import topology as make_topology
 
 Implementation = Literal["xla", "permute", "pallas"]
+Directions = Literal[1, 2]
 Topology = TopologyName | tuple[TopologyName, TopologyName]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
@@ -31,35 +32,60 @@ def schedule_for(
     make: Callable[..., CollectiveSchedule],
     topology: Topology,
     devices: int,
-    directions: int,
+    directions: Directions | None,
     channels: int,
+    implementation: Implementation | None,
     *,
     grids: bool = True,
 ) -> CollectiveSchedule:
     """`make`'s schedule for the options of a call; of a grid, along all of its devices in order.
 
     Raises:
-        ValueError: for options of another type, or a grid where there must be none.
+        ValueError: for options of another type, an implementation that does not exist, or a grid
+            where there must be none.
     """
-    check_whole(directions, "directions")
+    if directions is not None:
+        check_whole(directions, "directions")
     check_whole(channels, "channels")
+    _check_implementation(implementation)
     if isinstance(topology, str):
-        return _schedule(make, topology, devices, directions, channels)
+        return _schedule(make, topology, devices, directions, channels, implementation)
     pair = isinstance(topology, tuple) and all(isinstance(kind, str) for kind in topology)
     if not (grids and pair and topology):
         grid = ", or a pair of them such as ('ring', 'line') for a grid" if grids else ""
         raise ValueError(
             f"topology must be 'ring' or 'line'{grid}, got {topology!r}; change topology"
         )
-    return _schedule(make, topology[0], devices, directions, channels)
+    return _schedule(make, topology[0], devices, directions, channels, implementation)
 
 
-@lru_cache(maxsize=256)
+def default_directions(
+    topology: str, devices: int, implementation: Implementation | None
+) -> Directions:
+    """Two; one on a ring where a device sends one way at a time: two are one permute more."""
+    one_way = platform() == "cpu" and implementation != "pallas"
+    return 1 if one_way and topology == "ring" and devices > 2 else 2
+
+
 def _schedule(
     make: Callable[..., CollectiveSchedule],
     topology: TopologyName,
     devices: int,
-    directions: int,
+    directions: Directions | None,
+    channels: int,
+    implementation: Implementation | None,
+) -> CollectiveSchedule:
+    if directions is None:
+        directions = default_directions(topology, devices, implementation)
+    return _made(make, topology, devices, directions, channels)
+
+
+@lru_cache(maxsize=256)
+def _made(
+    make: Callable[..., CollectiveSchedule],
+    topology: TopologyName,
+    devices: int,
+    directions: Directions,
     channels: int,
 ) -> CollectiveSchedule:
     return make(make_topology(topology, devices), directions=directions, channels=channels)
@@ -77,7 +103,7 @@ def check_flag(value: Any, name: str) -> None:
         raise ValueError(f"{name} must be True or False, got {value!r}; change {name}")
 
 
-def is_grid(topology: Topology, axis_name: AxisName) -> bool:
+def _is_grid(topology: Topology, axis_name: AxisName) -> bool:
     """Whether a call is over a grid: a topology for each of two mesh axes.
 
     Raises:
@@ -98,18 +124,24 @@ def grid_axes(
     make: Callable[..., CollectiveSchedule],
     topology: Topology,
     axis_name: AxisName,
-    directions: int,
+    directions: Directions | None,
     channels: int,
+    implementation: Implementation | None,
 ) -> tuple[GridAxis, ...]:
-    """The two axes of a grid with `make`'s schedule along each."""
+    """The two axes of a grid with `make`'s schedule along each; none where it is no grid."""
+    if not _is_grid(topology, axis_name):
+        return ()
+
+    def along(name: str, kind: Topology) -> GridAxis:
+        devices = lax.axis_size(name)
+        schedule = schedule_for(make, kind, devices, directions, channels, implementation)
+        return GridAxis(name, schedule)
+
     kinds = topology if isinstance(topology, tuple) else (topology,)
-    return tuple(
-        GridAxis(name, schedule_for(make, kind, lax.axis_size(name), directions, channels))
-        for name, kind in zip(axis_names(axis_name), kinds)
-    )
+    return tuple(along(name, kind) for name, kind in zip(axis_names(axis_name), kinds))
 
 
-def check_implementation(implementation: str | None) -> None:
+def _check_implementation(implementation: str | None) -> None:
     """Refuse a backend that does not exist."""
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(

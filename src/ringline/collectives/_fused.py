@@ -1,18 +1,18 @@
 """`all_gather_matmul` and `matmul_reduce_scatter`: the public functions."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ringline.collectives._arguments import (
+    Directions,
     Implementation,
     axis_devices,
     axis_names,
     canonical_dim,
     check_channels,
-    check_implementation,
     cut_dim,
     schedule_for,
     stripe_shape,
@@ -34,7 +34,7 @@ def all_gather_matmul(
     axis: int = -2,
     preferred_element_type: Any = None,
     topology: TopologyName = "ring",
-    directions: Literal[1, 2] = 2,
+    directions: Directions | None = None,
     channels: int = 1,
     implementation: Implementation | None = None,
 ) -> Array:
@@ -58,7 +58,8 @@ def all_gather_matmul(
         axis: the dim of `x` to join along, any but the last; negative counts from the end.
         preferred_element_type: of the result; by default the type that `x @ w` has.
         topology: `ring` or `line`, how the devices of the mesh axis are linked.
-        directions: how many directions of a link work at the same time.
+        directions: how many directions of a link work at the same time. None: 2, but 1 for rings of
+            CPU devices, as in `ringline.all_gather`.
         channels: independent permutes that share each send.
         implementation: `permute` (neighbour sends with a matmul a stripe), `pallas` (the same in
             one TPU kernel, for float32 and bfloat16), `xla` (the compiler's all-gather, then one
@@ -93,9 +94,8 @@ def all_gather_matmul(
     """
     devices = axis_devices(axis_name, "all_gather_matmul")
     schedule = schedule_for(
-        all_gather_schedule, topology, devices, directions, channels, grids=False
+        all_gather_schedule, topology, devices, directions, channels, implementation, grids=False
     )
-    check_implementation(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(axis, x.ndim, "axis")
     check_channels(channels, x.shape[dim], x.shape, f"gathered at dim {dim}")
@@ -109,7 +109,7 @@ def all_gather_matmul(
         cut=cut_dim(stripe[:-1], dim, schedule.pieces),
         schedule=schedule,
         implementation=implementation or ("permute" if platform() == "tpu" else "xla"),
-        assembly=choose_assembly(devices, _bytes(stripe, dtype)),
+        assembly=choose_assembly(schedule, _bytes(stripe, dtype)),
         dtype=dtype,
     )
 
@@ -122,7 +122,7 @@ def matmul_reduce_scatter(
     scatter_dimension: int = -2,
     preferred_element_type: Any = None,
     topology: TopologyName = "ring",
-    directions: Literal[1, 2] = 2,
+    directions: Directions | None = None,
     channels: int = 1,
     implementation: Implementation | None = None,
 ) -> Array:
@@ -147,7 +147,8 @@ def matmul_reduce_scatter(
             from the end.
         preferred_element_type: of the result; by default the type that `x @ w` has.
         topology: `ring` or `line`, how the devices of the mesh axis are linked.
-        directions: how many directions of a link work at the same time.
+        directions: how many directions of a link work at the same time. None: 2, but 1 for rings of
+            CPU devices, as in `ringline.all_gather`.
         channels: independent permutes that share each send.
         implementation: `permute` (neighbour sends with a matmul a stripe), `pallas` (the same in
             one TPU kernel, for float32 and bfloat16, which adds the sums that arrive as it finishes
@@ -182,9 +183,14 @@ def matmul_reduce_scatter(
     """
     devices = axis_devices(axis_name, "matmul_reduce_scatter")
     schedule = schedule_for(
-        reduce_scatter_schedule, topology, devices, directions, channels, grids=False
+        reduce_scatter_schedule,
+        topology,
+        devices,
+        directions,
+        channels,
+        implementation,
+        grids=False,
     )
-    check_implementation(implementation)
     x, w = _operands(x, w, axis_name)
     dim = _rows_dim(scatter_dimension, x.ndim, "scatter_dimension")
     stripe = stripe_shape(x.shape, dim, devices)
@@ -198,7 +204,7 @@ def matmul_reduce_scatter(
         cut=cut_dim(stripe[:-1], dim, schedule.pieces),
         schedule=schedule,
         implementation=implementation or "xla",
-        assembly=choose_assembly(devices, _bytes(stripe, x.dtype)),
+        assembly=choose_assembly(schedule, _bytes(stripe, x.dtype)),
         dtype=dtype,
     )
 

@@ -59,7 +59,7 @@ def find_pairs(
     *,
     per_host: PerHost,
     topology: str | Sequence[str],
-    directions: int,
+    directions: int | None,
     channels: int,
     implementation: str | None,
     rails: bool = True,
@@ -87,7 +87,7 @@ def find_pairs(
                 f"per_host must be None, 1 or 2 here, got {per_host!r}; put both devices of a host "
                 "on the axis, side by side"
             )
-    elif implementation is None and directions == 2 and not asked_for:
+    elif implementation is None and directions != 1 and not asked_for:
         per_host = _look(axis_name, topology)
     if per_host in (None, 1) or (isinstance(per_host, str) and not rails):
         return None
@@ -128,7 +128,7 @@ def _check(
     axis_name: AxisName,
     per_host: int | str,
     topology: str | Sequence[str],
-    directions: int,
+    directions: int | None,
     implementation: str | None,
 ) -> None:
     if not isinstance(topology, str):
@@ -136,10 +136,8 @@ def _check(
             f"per_host={per_host!r} needs one topology, got the grid {tuple(topology)}; name one "
             "or leave per_host out"
         )
-    if directions != 2:
-        raise ValueError(
-            f"per_host={per_host!r} works in both directions, got directions={directions}; use 2"
-        )
+    if directions == 1:
+        raise ValueError(f"per_host={per_host!r} works in both directions, got directions=1; use 2")
     if implementation not in (None, "permute"):
         raise ValueError(
             f"per_host={per_host!r} needs neighbour sends, got implementation={implementation!r}; "

@@ -75,7 +75,7 @@ def _gather_matmul(x: Array, w: Array, *, dtype: Any, **params: Any) -> Array:
         return _matmul(gather_local(x, **params), w).astype(dtype)
     if implementation == "pallas":
         return kernels().pallas_all_gather_matmul(x, w, dtype=dtype, **params)
-    del params["implementation"]
+    del params["implementation"], params["assembly"]
     return permute_gather_each(x, lambda rows: _matmul(rows, w).astype(dtype), **params)
 
 

@@ -11,13 +11,14 @@ slab by slab, so that few arrivals are held.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ringline.collectives._bits import carried_as, no_change, platform
+from ringline.collectives._memory import keeps_memory
 from ringline.collectives._plan import Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
@@ -26,20 +27,26 @@ Assembly = Literal["concatenate", "update"]
 
 # A switch over n concatenations of n arrivals compiles for half a minute at n = 64.
 _MAX_CONCATENATE_DEVICES = 16
-# Concatenating holds all arrivals at once: as much again as the result, twice that on a line. And
-# fresh memory costs a page fault for each page, while slabs use theirs again.
-_MAX_CONCATENATE_BYTES = 2**22
+# Concatenating holds all arrivals at once: as much again as the result, twice that on a line. Where
+# that is fresh memory each of its pages costs a fault, while slabs use theirs again.
+_MAX_CONCATENATE_BYTES = 2**24
 _SLAB_BYTES = 2**21
 
 
-def choose_assembly(devices: int, shard_bytes: int) -> Assembly:
+def choose_assembly(schedule: CollectiveSchedule, stripe_bytes: int) -> Assembly:
     """The faster of the two forms that is safe where this is traced, inside `jax.shard_map`."""
+    if platform() != "cpu" or schedule.devices > _MAX_CONCATENATE_DEVICES:
+        return "update"
     mesh = jax.sharding.get_abstract_mesh()
     # The compiler may put collectives for an automatic axis into a branch, and they hang when
     # the devices of the gathered axis take different branches.
     branches_are_safe = set(mesh.manual_axes) == set(mesh.axis_names)
-    fits = devices <= _MAX_CONCATENATE_DEVICES and shard_bytes <= _MAX_CONCATENATE_BYTES
-    return "concatenate" if fits and branches_are_safe and platform() == "cpu" else "update"
+    # A reduce-scatter's transpose gathers with the same sends; an all-reduce gathers in the end.
+    sent = [lane[0] for lane in schedule.by_lane()]
+    gathers = [first for first in sent if first.kind == sent[-1].kind]
+    pieces = schedule.pieces + sum(first.stop - first.first for first in gathers)
+    fits = stripe_bytes * pieces // schedule.pieces <= _MAX_CONCATENATE_BYTES
+    return "concatenate" if branches_are_safe and (fits or keeps_memory()) else "update"
 
 
 def permute_all_gather(
@@ -81,7 +88,6 @@ def permute_gather_each(
     axis: int,
     cut: int,
     schedule: CollectiveSchedule,
-    assembly: Assembly,
 ) -> Array:
     """Gather `each(stripe)` of all devices, where `each` works on rows of a stripe as they land.
 
@@ -92,19 +98,15 @@ def permute_gather_each(
         axis: the dim that the results are joined along.
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
-        assembly: how the results are put in place.
     """
     plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
-    sent = _send(to_bits(x), plan, bounds, axis_name, cut)
-    results = [each(from_bits(arrival)) for arrival in sent]
-    if assembly == "concatenate":
-        return _concatenate(results, plan, axis_name, axis, cut)
-    shape = list(results[0].shape)
+    arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
+    places = _places(plan, bounds, axis_name)
+    results = [each(from_bits(place.pick(arrivals))) for place in places]
+    shape = list(results[-1].shape)
     shape[axis] *= schedule.stripes
-    out = _empty(shape, results[0])
-    offsets = _offsets(plan, x.shape[axis], axis_name)
-    return _place(out, results, plan, bounds, offsets, axis, cut)
+    return _write(_empty(shape, results[-1]), results, places, x.shape[axis], axis, cut)
 
 
 def _plan(schedule: CollectiveSchedule, rows: int) -> tuple[Plan, tuple[int, ...]]:
@@ -165,7 +167,7 @@ def _update(
 ) -> Array:
     shape = list(x.shape)
     shape[axis] *= len(plan.members[0])
-    offsets = _offsets(plan, x.shape[axis], axis_name)
+    places = _places(plan, bounds, axis_name)
     slab_dim, slabs = _slabs(x, axis, cut)
     height = x.shape[slab_dim] // slabs
 
@@ -174,46 +176,57 @@ def _update(
         start = number * height
         stripe = lax.dynamic_slice_in_dim(to_bits(x), start, height, axis=slab_dim)
         arrivals = list(_send(stripe, plan, bounds, axis_name, cut))
-        return _place(out, arrivals, plan, bounds, offsets, axis, cut, {slab_dim: start})
+        parts = [place.pick(arrivals) for place in places]
+        return _write(out, parts, places, x.shape[axis], axis, cut, {slab_dim: start})
 
     if out is None or to_bits is not no_change:
         out = _empty(shape, to_bits(x))
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 
-def _place(
+class _Place(NamedTuple):
+    """Where this device writes one of some arrivals: from row `start` of stripe `number` on."""
+
+    arrivals: tuple[int, ...]
+    which: Array
+    number: Array
+    start: int
+
+    def pick(self, arrivals: Sequence[Array]) -> Array:
+        """The one that came to this device."""
+        came = [arrivals[index] for index in self.arrivals]
+        return came[0] if len(came) == 1 else lax.select_n(self.which, *came)
+
+
+def _places(plan: Plan, bounds: Sequence[int], axis_name: AxisName) -> list[_Place]:
+    here = lax.axis_index(axis_name)
+
+    def on_this_device(table: tuple[int, ...]) -> Array:
+        return jnp.array(table, jnp.int32)[here]
+
+    return [
+        _Place(p.arrivals, on_this_device(p.which), on_this_device(p.numbers), bounds[p.first])
+        for p in plan.placements()
+    ]
+
+
+def _write(
     out: Array,
-    arrivals: Sequence[Array],
-    plan: Plan,
-    bounds: Sequence[int],
-    offsets: Sequence[Array],
+    parts: Sequence[Array],
+    places: Sequence[_Place],
+    width: int,
     axis: int,
     cut: int,
     base: Mapping[int, int | Array] = MappingProxyType({}),
 ) -> Array:
-    """Write every arrival to its place in `out`, from the starts `base` of some dims on."""
-    # In the order they land; the own stripe last, for where nothing arrived, its place is written.
-    own, *landed = zip(arrivals, plan.arrivals, offsets)
-    for array, arrival, offset in (*landed, own):
+    """Write every part to its place in `out`, from the starts `base` of some dims on."""
+    for part, place in zip(parts, places):
         # All of one type, also where numbers are of 64 bits by default.
         starts = [jnp.asarray(base.get(dim, 0), jnp.int32) for dim in range(out.ndim)]
-        starts[cut] = starts[cut] + bounds[arrival.first]
-        starts[axis] = starts[axis] + offset
-        out = lax.dynamic_update_slice(out, array, starts)
+        starts[cut] = starts[cut] + place.start
+        starts[axis] = starts[axis] + place.number * width
+        out = lax.dynamic_update_slice(out, part, starts)
     return out
-
-
-def _offsets(plan: Plan, width: int, axis_name: AxisName) -> list[Array]:
-    """For each arrival, where its stripe begins along the joined dim; the own where none came."""
-    here = lax.axis_index(axis_name)
-    tables = [
-        [
-            plan.members[device].index(device if stripe is None else stripe)
-            for device, stripe in enumerate(arrival.stripes)
-        ]
-        for arrival in plan.arrivals
-    ]
-    return [jnp.array(table, jnp.int32)[here] * width for table in tables]
 
 
 def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:

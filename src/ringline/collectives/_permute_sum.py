@@ -70,7 +70,7 @@ def sum_blocks(
     """
     plan = plan_sums(schedule)
     bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
-    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name), dtype)
+    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name), dtype, {})
     arrivals: list[Array] = []
     for pairs, payload in zip(plan.pairs, plan.sums):
         total = sums.total(payload, arrivals)
@@ -88,13 +88,21 @@ class _Sums(NamedTuple):
     cut: int
     here: Array
     dtype: Any
+    terms: dict[tuple[tuple[int, ...], int, int], Array]
+    """Own terms that are there already: a line's payloads in both directions share them."""
+
+    def _term(self, stripes: tuple[int, ...], start: int, stop: int) -> Array:
+        key = (stripes, start, stop)
+        if key not in self.terms:
+            stripe = jnp.array(stripes, jnp.int32)[self.here]
+            self.terms[key] = self.block(stripe, start, stop)
+        return self.terms[key]
 
     def total(self, wanted: Sum, arrivals: Sequence[Array]) -> Array:
-        stripe = jnp.array(wanted.stripes, jnp.int32)[self.here]
         parts = []
         for run in wanted.runs:
             start, stop = self.bounds[run.first], self.bounds[run.stop]
-            part = self.block(stripe, start, stop)
+            part = self._term(wanted.stripes, start, stop)
             for addend in run.addends:
                 base = self.bounds[self.plan.arrivals[addend.arrival].first]
                 came = lax.slice_in_dim(

@@ -6,6 +6,7 @@ stripe (arrival 0) or what an earlier permute brought (arrivals 1, 2, ...). Whic
 is differs from device to device and is known from the schedule.
 """
 
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,6 +21,11 @@ class Arrival:
     stripes: tuple[int | None, ...]
     first: int
     stop: int
+
+    @property
+    def devices(self) -> frozenset[int]:
+        """Where something came."""
+        return frozenset(d for d, stripe in enumerate(self.stripes) if stripe is not None)
 
 
 class Permute(NamedTuple):
@@ -39,6 +45,20 @@ class Segment(NamedTuple):
     stop: int
 
 
+class Placement(NamedTuple):
+    """Arrivals of the same pieces, no two on the same device, put in place as one.
+
+    Device d has the one numbered `which[d]` of `arrivals`: pieces from `first` on of stripe number
+    `numbers[d]` of those it gathers. Where none of them came it is the own stripe's place, to be
+    written over.
+    """
+
+    arrivals: tuple[int, ...]
+    which: tuple[int, ...]
+    numbers: tuple[int, ...]
+    first: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The permutes of a schedule in order; permute i gives arrival i + 1.
@@ -55,6 +75,31 @@ class Plan:
         """For each stripe in order, the segments that make it up on `device`."""
         return tuple(self._segments(device, stripe) for stripe in self.members[device])
 
+    def placements(self) -> tuple[Placement, ...]:
+        """Where all arrivals go, in the order in which they land; the own stripe comes last.
+
+        What a line brings from one side in step s and from the other in step n - s never comes to
+        the same device: that makes n placements of 2 n - 1 arrivals.
+        """
+        came = [
+            (
+                (arrival.first, arrival.stop),
+                {d for d, s in enumerate(arrival.stripes) if s is not None},
+            )
+            for arrival in self.arrivals
+        ]
+        _, *landed = sorted(apart(came), key=max)
+        return tuple(self._placement(group) for group in (*landed, [0]))
+
+    def _placement(self, group: list[int]) -> Placement:
+        which, numbers = [], []
+        for device, members in enumerate(self.members):
+            came = [self.arrivals[index].stripes[device] for index in group]
+            here = next(((i, s) for i, s in enumerate(came) if s is not None), (0, device))
+            which.append(here[0])
+            numbers.append(members.index(here[1]))
+        return Placement(tuple(group), tuple(which), tuple(numbers), self.arrivals[group[0]].first)
+
     def _segments(self, device: int, stripe: int) -> tuple[Segment, ...]:
         found = sorted(
             (
@@ -68,6 +113,24 @@ class Plan:
         assert [segment.first for segment in found] == stops[:-1], (device, stripe, found)
         assert stops[-1] == self.pieces, (device, stripe, found)
         return tuple(found)
+
+
+def apart(items: Sequence[tuple[Hashable, Set[int]]]) -> list[list[int]]:
+    """Group items (kind, devices) of one kind of which no two have a device in common.
+
+    Those with most devices choose first: an end of a line is left for what misses only that end.
+    """
+    groups: list[tuple[Hashable, set[int], list[int]]] = []
+    for index in sorted(range(len(items)), key=lambda index: -len(items[index][1])):
+        kind, devices = items[index]
+        for of_kind, taken, group in groups:
+            if of_kind == kind and not taken & devices:
+                group.append(index)
+                taken |= devices
+                break
+        else:
+            groups.append((kind, set(devices), [index]))
+    return [group for _, _, group in groups]
 
 
 @lru_cache(maxsize=256)

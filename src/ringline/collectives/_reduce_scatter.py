@@ -2,23 +2,22 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax import Array, lax
 
 from ringline.collectives._arguments import (
+    Directions,
     Implementation,
     Topology,
     axis_devices,
     canonical_dim,
     check_channels,
     check_flag,
-    check_implementation,
     choose_sum,
     cut_dim,
     grid_axes,
-    is_grid,
     number,
     schedule_for,
     stripe_shape,
@@ -39,7 +38,7 @@ def reduce_scatter(
     tiled: bool = True,
     sizes: Sequence[int] | None = None,
     topology: Topology = "ring",
-    directions: Literal[1, 2] = 2,
+    directions: Directions | None = None,
     channels: int = 1,
     per_host: PerHost = None,
     implementation: Implementation | None = None,
@@ -69,7 +68,8 @@ def reduce_scatter(
             half the other way round, so that no link idles. A single name takes the devices of all
             axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. On a line, 1 means one
-            sweep after the other.
+            sweep after the other. None: 2, but 1 for rings of CPU devices, as in
+            `ringline.all_gather`.
         channels: independent permutes that share each send, for links with several queues.
         per_host: 2, or the mesh axis of the two devices of each host, to use both directions of the
             links between hosts at once, as in `ringline.all_gather`; 1 for not; None to find out
@@ -109,12 +109,12 @@ def reduce_scatter(
     """
     check_flag(tiled, "tiled")
     devices = axis_devices(axis_name, "reduce_scatter")
-    schedule = schedule_for(reduce_scatter_schedule, topology, devices, directions, channels)
-    check_implementation(implementation)
-    grid = ()
-    if is_grid(topology, axis_name):
-        grid = grid_axes(reduce_scatter_schedule, topology, axis_name, directions, channels)
-
+    schedule = schedule_for(
+        reduce_scatter_schedule, topology, devices, directions, channels, implementation
+    )
+    grid = grid_axes(
+        reduce_scatter_schedule, topology, axis_name, directions, channels, implementation
+    )
     pairs = find_pairs(
         reduce_scatter_schedule,
         axis_name,
@@ -162,7 +162,7 @@ def reduce_scatter(
             cut=cut_dim(stripe, dim, sends.pieces),
             schedule=sends,
             implementation=chosen,
-            assembly=choose_assembly(sends.devices, stripe_bytes),
+            assembly=choose_assembly(sends, stripe_bytes),
             grid=() if chosen == "xla" else grid,
             sizes=lengths,
         )

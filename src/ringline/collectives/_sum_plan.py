@@ -5,6 +5,7 @@ each device, the device's own term of the stripe that it sends plus the partial 
 that came before, in order of arrival.
 """
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from ringline.collectives._plan import (
     Arrival,
+    apart,
     arrival_of,
     members_of,
     not_one_permute,
@@ -69,32 +71,43 @@ def plan_sums(schedule: CollectiveSchedule) -> SumPlan:
     Raises:
         ScheduleError: when the senders of one step, direction and channel send different pieces.
     """
+    lanes = [lane for lane in schedule.by_lane() if lane[0].kind == "partial"]
     pairs, sums, arrivals = [], [], []
     step, came_before = -1, ()
-    for lane in schedule.by_lane():
-        if lane[0].kind != "partial":
-            continue
+    for lane, stripe_of in zip(lanes, _stripes_of(lanes)):
         if lane[0].step != step:
             step, came_before = lane[0].step, tuple(arrivals)
         pairs.append(pairs_of(schedule, lane))
-        sums.append(_sum_sent(schedule, lane, came_before))
+        senders = {t.source for t in lane}
+        first, stop = lane[0].first, lane[0].stop
+        sums.append(_sum(stripe_of, senders, first, stop, came_before, schedule))
         arrivals.append(arrival_of(schedule, lane))
     everyone = {device: device for device in range(schedule.devices)}
-    result = _sum(everyone, 0, schedule.pieces, tuple(arrivals), schedule)
+    result = _sum(everyone, set(everyone), 0, schedule.pieces, tuple(arrivals), schedule)
     return SumPlan(tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces)
 
 
-def _sum_sent(
-    schedule: CollectiveSchedule, lane: tuple[Transfer, ...], arrivals: tuple[Arrival, ...]
-) -> Sum:
-    if not same_pieces(lane):
-        raise not_one_permute(lane)
-    senders = {t.source: t.stripe for t in lane}
-    return _sum(senders, lane[0].first, lane[0].stop, arrivals, schedule)
+def _stripes_of(lanes: Sequence[tuple[Transfer, ...]]) -> list[dict[int, int]]:
+    """For each lane the stripe of which a device computes its own term.
+
+    The same one for lanes that have no sender in common: on a line, what is sent up in step s and
+    down in step n - 2 - s. A term is then computed once for both.
+    """
+    for lane in lanes:
+        if not same_pieces(lane):
+            raise not_one_permute(lane)
+    sent = [((lane[0].first, lane[0].stop), {t.source for t in lane}) for lane in lanes]
+    found: list[dict[int, int]] = [{}] * len(lanes)
+    for group in apart(sent):
+        stripe_of = {t.source: t.stripe for index in group for t in lanes[index]}
+        for index in group:
+            found[index] = stripe_of
+    return found
 
 
 def _sum(
-    stripe_of: dict[int, int],
+    stripe_of: Mapping[int, int],
+    takes_part: Set[int],
     first: int,
     stop: int,
     arrivals: tuple[Arrival, ...],
@@ -102,11 +115,12 @@ def _sum(
 ) -> Sum:
     """The sum of stripe `stripe_of[d]` on each device d that takes part."""
     devices = range(schedule.devices)
+    wanted = [stripe_of[d] if d in takes_part else -1 for d in devices]
     used = {
-        index: tuple(arrival.stripes[d] == stripe_of.get(d, -1) for d in devices)
+        index: tuple(came == stripe for came, stripe in zip(arrival.stripes, wanted))
         for index, arrival in enumerate(arrivals)
-        if any(arrival.stripes[d] == stripe for d, stripe in stripe_of.items())
     }
+    used = {index: present for index, present in used.items() if any(present)}
     ends = {first, stop}
     for index in used:
         ends |= {arrivals[index].first, arrivals[index].stop}
@@ -114,7 +128,7 @@ def _sum(
     runs = []
     for low, high in pairwise(cuts):
         addends = tuple(
-            Addend(index, None if sum(present) == len(stripe_of) else present)
+            Addend(index, None if sum(present) == len(takes_part) else present)
             for index, present in used.items()
             if arrivals[index].first <= low and high <= arrivals[index].stop
         )

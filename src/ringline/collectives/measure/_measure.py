@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.stages import Compiled
 
-from ringline.collectives._arguments import Implementation
+from ringline.collectives._arguments import Directions, Implementation, default_directions
 from ringline.collectives._hosts import MIN_STRIPE_BYTES, side_by_side
 from ringline.collectives.measure._operations import ALL_GATHER, Operation
 from ringline.collectives.measure._processes import any_text
@@ -38,7 +38,7 @@ class Setup:
     operation: Operation = ALL_GATHER
     topology: TopologyName = "ring"
     devices: int = 4
-    directions: Literal[1, 2] = 2
+    directions: Directions | None = None
     channels: int = 1
     per_host: Literal[1, 2] | None = None
     implementation: Implementation | None = "permute"
@@ -46,7 +46,8 @@ class Setup:
     in_place: bool = True
     """Whether to time a gather in place, too."""
     bounds: bool = False
-    """Whether to time what bounds a gather from below, too: `chained_us` and `fresh_us`."""
+    """Whether to time what bounds a gather from below, too: `chained_us`, `fresh_us`,
+    `placed_us`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Row:
         in_place_busbw_gb_s: as busbw_gb_s, of that.
         chained_us: n - 1 permutes of a stripe, one after the other.
         fresh_us: writing as much fresh memory as the results of all devices take, once.
+        placed_us: writing the own stripe n times over a buffer of the result's shape.
         wrong: elements, over all devices, whose bits are not what they should be.
         in_place_wrong: as wrong, of what was written over a buffer.
         skipped: why the row, or a part of it, was not measured.
@@ -111,6 +113,7 @@ class Row:
     in_place_busbw_gb_s: float | None = None
     chained_us: float | None = None
     fresh_us: float | None = None
+    placed_us: float | None = None
     wrong: int | None = None
     in_place_wrong: int | None = None
     skipped: str | None = None
@@ -136,7 +139,10 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         ValueError: when `setup` asks for what the collective refuses.
     """
     where = _topology(case, setup)
-    schedule = setup.operation.schedule(where, directions=setup.directions, channels=setup.channels)
+    directions = setup.directions or default_directions(
+        where.name, where.devices, setup.implementation
+    )
+    schedule = setup.operation.schedule(where, directions=directions, channels=setup.channels)
     row = {
         "collective": setup.operation.name,
         "size_bytes": case.size_bytes,
@@ -145,7 +151,7 @@ def measure(case: Case, setup: Setup, *, max_bytes: int | None = None) -> Row:
         "dtype": case.dtype,
         "topology": setup.topology,
         "devices": setup.devices,
-        "directions": setup.directions,
+        "directions": directions,
         "channels": setup.channels,
         "per_host": 2 if isinstance(where, Rails) else 1,
         "implementation": setup.implementation or "auto",
@@ -234,7 +240,7 @@ def _topology(case: Case, setup: Setup) -> Ring | Line | Rails:
     if setup.operation.pairs and setup.per_host is None and setup.implementation is None:
         everyone = [device.process_index for device in jax.devices()]
         large = case.size_bytes // setup.devices >= MIN_STRIPE_BYTES
-        fits = len(everyone) == setup.devices and setup.directions == 2
+        fits = len(everyone) == setup.devices and setup.directions != 1
         pairs = jax.default_backend() == "cpu" and large and fits and side_by_side(everyone)
     if pairs and setup.devices % 2 == 0:
         return Ladder(topology(setup.topology, setup.devices // 2))
@@ -317,6 +323,7 @@ def _run(case: Case, setup: Setup, where: Ring | Line | Rails, link_bytes: int) 
         "in_place_us": medians_us.get("in place"),
         "chained_us": medians_us.get("chained"),
         "fresh_us": medians_us.get("fresh"),
+        "placed_us": medians_us.get("placed"),
         "wrong": wrong,
         "in_place_wrong": in_place_wrong,
         "skipped": "; ".join(skipped) or None,
@@ -338,6 +345,7 @@ def _beside(
     if setup.bounds and setup.operation.in_place:
         found["chained"] = lambda: bench.chained_permutes(array)
         found["fresh"] = lambda: bench.fresh_result(array)
+        found["placed"] = lambda: bench.placed(array)
     return found
 
 

@@ -176,6 +176,25 @@ class Bench:
 
         return Subject(self._compiled(chain, self._stripes, self._stripes), (shard,))
 
+    def placed(self, shard: Array) -> Subject:
+        """Write the own stripe n times over a buffer of the result's shape, and nothing else."""
+        dim, devices = self._case.dim, self._topology.devices
+        carrier = _carrier(self._case.dtype)
+        to_bits = self._compiled(
+            lambda stripe: lax.bitcast_convert_type(stripe, carrier), self._stripes, self._stripes
+        )
+
+        def place(stripe: Array, out: Array) -> Array:
+            for hop in range(devices):
+                number = (lax.axis_index(AXIS) + hop) % devices
+                start = number * stripe.shape[dim]
+                out = lax.dynamic_update_slice_in_dim(out, stripe, start, axis=dim)
+            return out
+
+        stripe = to_bits(shard)
+        over = self._compiled(place, (self._stripes, P()), P(), donate=1)
+        return Subject(over, (stripe, self.fresh_result(stripe).run()), buffer=1)
+
     @property
     def input_bytes(self) -> int:
         """Of all devices' arrays together."""
