@@ -119,6 +119,7 @@ def gathers(slices, mesh, shape, dim) -> list[dict]:
 def matmuls(slices, mesh) -> list[dict]:
     """The fused forms, 8192 x 8192 x 2048 on each chip: computation that each permute spans."""
     x, w = (8192, 8192), (8192, 8192)
+    products = 2 * 8192 * 8192 * 8192 // slices.device_count
     forms = {
         "all_gather_matmul": (ringline.all_gather_matmul, P("x"), P(None, "x"), P(None, "x")),
         "matmul_reduce_scatter": (
@@ -130,11 +131,18 @@ def matmuls(slices, mesh) -> list[dict]:
     }
     rows = []
     for name, (function, x_spec, w_spec, out) in forms.items():
-        fused = partial(function, axis_name="x", implementation="permute", directions=2)
-        row = measured(slices, mesh, fused, [(x, x_spec), (w, w_spec)], out)
-        rows.append(row | {"what": name, "form": "two directions"})
-        spans = ", ".join(f"{us:.0f}" for us in row["spans_compute_us"])
-        print(f"{name:<34} {row['order']} spans us: {spans}", flush=True)
+        for topology in ("ring", "line"):
+            options = {"implementation": "permute", "topology": topology, "directions": 2}
+            fused = partial(function, axis_name="x", **options)
+            row = measured(slices, mesh, fused, [(x, x_spec), (w, w_spec)], out)
+            row["flops_over_least"] = round(row["flops"] / products, 2)
+            rows.append(row | {"what": name, "form": f"{topology}, two directions"})
+            spans = ", ".join(f"{us:.0f}" for us in row["spans_compute_us"])
+            print(
+                f"{name:<24} {topology} {row['order']} spans us: {spans}; "
+                f"FLOPs x {row['flops_over_least']}",
+                flush=True,
+            )
     return rows
 
 
@@ -160,13 +168,15 @@ def compiled_in(mesh, function, arguments, out) -> tuple:
 def measured(slices, mesh, function, arguments, out) -> dict:
     """Compile `function` for the target, and read it."""
     compiled, took = compiled_in(mesh, function, arguments, out)
+    costs = compiled.cost_analysis()
     found = read_compiled(slices, compiled, mesh=mesh, compile_s=took)
     permutes = [c for c in found.collectives if c.kind == "collective-permute"]
     entry = found.text[found.text.index("ENTRY") :]
     order = re.findall(r" collective-permute-(start|done)\(", entry)
     return {
         "order": "".join({"start": "S", "done": "D"}[word] for word in order),
-        "bytes": compiled.cost_analysis()["bytes accessed"],
+        "bytes": costs["bytes accessed"],
+        "flops": costs.get("flops", 0.0),
         "permuted_bytes": sum(c.bytes for c in permutes),
         "temporaries_bytes": found.memory.temporaries_bytes,
         "spans_compute_us": [round(c.spans_compute_us, 1) for c in permutes],

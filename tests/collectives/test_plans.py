@@ -46,6 +46,8 @@ def test_a_line_places_and_multiplies_as_many_stripes_as_it_has(devices, directi
     assert len(gather.placements()) == devices
     scatter = plan_sums(reduce_scatter(Line(devices), directions=directions))
     assert len({total.stripes for total in (*scatter.sums, scatter.result)}) == devices
+    assert scatter.shares_terms == (devices > 2)
+    assert not plan_sums(reduce_scatter(Ring(devices), directions=directions)).shares_terms
 
 
 def test_what_meets_on_a_device_stays_apart():

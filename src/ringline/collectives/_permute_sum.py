@@ -72,12 +72,17 @@ def sum_blocks(
     bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
     sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name), dtype, {})
     arrivals: list[Array] = []
-    for pairs, payload in zip(plan.pairs, plan.sums):
-        total = sums.total(payload, arrivals)
-        if total.size:
-            to_bits, from_bits = carried_as(total.dtype)
-            total = from_bits(lax.ppermute(to_bits(total), axis_name, pairs))
-        arrivals.append(total)
+    for numbers in plan.steps:
+        payloads = [sums.total(plan.sums[number], arrivals) for number in numbers]
+        if plan.shares_terms:
+            # Both directions start together: else TPU compilers, to hide one behind the term that
+            # is computed for the other, run one after the other.
+            payloads = lax.optimization_barrier(payloads)
+        for number, total in zip(numbers, payloads):
+            if total.size:
+                to_bits, from_bits = carried_as(total.dtype)
+                total = from_bits(lax.ppermute(to_bits(total), axis_name, plan.pairs[number]))
+            arrivals.append(total)
     return sums.total(plan.result, arrivals)
 
 

@@ -8,7 +8,7 @@ that came before, in order of arrival.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from ringline.collectives._plan import (
@@ -55,6 +55,7 @@ class SumPlan:
         arrivals: what each permute brings.
         result: the sum that each device ends with, of its own stripe.
         pieces: how many pieces a stripe is cut into.
+        steps: the permutes of each step.
     """
 
     pairs: tuple[tuple[tuple[int, int], ...], ...]
@@ -62,6 +63,13 @@ class SumPlan:
     arrivals: tuple[Arrival, ...]
     result: Sum
     pieces: int
+    steps: tuple[tuple[int, ...], ...]
+
+    @property
+    def shares_terms(self) -> bool:
+        """Whether a device's own term of a stripe is part of two payloads."""
+        terms = {(total.stripes, total.runs[0].first, total.runs[-1].stop) for total in self.sums}
+        return len(terms) < len(self.sums)
 
 
 @lru_cache(maxsize=256)
@@ -84,7 +92,9 @@ def plan_sums(schedule: CollectiveSchedule) -> SumPlan:
         arrivals.append(arrival_of(schedule, lane))
     everyone = {device: device for device in range(schedule.devices)}
     result = _sum(everyone, set(everyone), 0, schedule.pieces, tuple(arrivals), schedule)
-    return SumPlan(tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces)
+    by_step = groupby(range(len(lanes)), key=lambda number: lanes[number][0].step)
+    steps = tuple(tuple(numbers) for _, numbers in by_step)
+    return SumPlan(tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces, steps)
 
 
 def _stripes_of(lanes: Sequence[tuple[Transfer, ...]]) -> list[dict[int, int]]:
