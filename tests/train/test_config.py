@@ -94,3 +94,10 @@ def test_what_no_run_can_have_names_the_knob(given, knob):
 
 def test_every_knob_has_help():
     assert all(knob.metadata["help"] for knob in dataclasses.fields(TrainConfig))
+
+
+def test_weights_are_gathered_once_a_step_where_there_is_no_other_way():
+    assert TrainConfig(schedule="interleaved", gather="use").resolve().gather == "use"
+    for schedule in ("linear", "circular"):
+        with pytest.raises(ValueError, match="gathers weights once a step, got gather='use'"):
+            TrainConfig(schedule=schedule, gather="use").resolve()

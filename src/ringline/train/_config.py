@@ -170,6 +170,11 @@ def _check_relations(config: TrainConfig, product: int) -> None:
             f"overlap is for linear and circular pipelines, {config.schedule} hides its transfers "
             "anyway; leave --overlap out"
         )
+    if config.gather != "step" and config.schedule in ("linear", "circular"):
+        raise ValueError(
+            f"{config.schedule} gathers weights once a step, got gather={config.gather!r}; use "
+            "--gather step or another --schedule"
+        )
     if config.d_model % (2 * config.heads):
         raise ValueError(
             f"d_model must be a multiple of 2 x heads = {2 * config.heads} (rotary pairs), got "
