@@ -10,12 +10,10 @@ a kernel, for a slice of v5p.
 
 What permutes can reach by that count, in bytes of a shard: the analysis counts each permute's two
 ends at its start and again when it is done, 4 x 3; putting four shards in place reads and writes
-each, 8; the output, though never initialised, counts as written with the first, 3. That is 23
-over the built-in's 13, 1.77; a second direction cuts one shard in two, which costs 2 more. A
-kernel that writes into the neighbour's output has none of it. One concatenation for each device,
-behind a branch, would spare the 3: compiled that way it is 1.54, and 2.00 in two directions, 1.69
-if their halves were joined in one step. But nothing of it could run beside a transfer: at 2.7 TB/s
-and links of 90 GB/s that is an eighth of the time.
+each, 8. That is 20 over the built-in's 13, 1.54. A second direction cuts one shard in two, which
+costs 2 more, 1.69; the rest, 4, is one arrival that the compiler fetches into on-chip memory ahead
+of its placement and back from it, which is no device memory but is counted. A kernel that writes
+into the neighbour's output has none of it.
 """
 
 import argparse

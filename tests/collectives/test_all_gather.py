@@ -23,6 +23,8 @@ from jax.sharding import PartitionSpec as P
 
 import ringline
 from ringline.collectives.measure._shapes import DTYPES, SMALL_SHARDS
+from ringline.schedule import all_gather
+from ringline.topology import topology as make_topology
 
 forms = pytest.mark.parametrize("form", FORMS, ids=form_id)
 
@@ -86,36 +88,30 @@ def test_channels_change_nothing(topology, channels):
         assert_same_bits(got, on_every_device(np.concatenate(x, 0), 4))
 
 
-@pytest.mark.parametrize("topology", ["ring", "line"])
-def test_the_update_form_places_what_the_concatenate_form_does(topology, monkeypatch):
+@pytest.mark.parametrize("form", FORMS[2:], ids=form_id)
+def test_the_update_form_places_what_the_concatenate_form_does(form, monkeypatch):
     """More devices than the concatenating form takes: the one that TPUs and large n use."""
     monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_DEVICES", 1)
     shards = [random_bits((5, *shape), "bfloat16") for shape, _ in SMALL_SHARDS]
     dims = [dim for _, dim in SMALL_SHARDS]
 
     def function(shards):
-        return [
-            gather(x, axis=dim, implementation="permute", topology=topology)
-            for x, dim in zip(shards, dims)
-        ]
+        return [gather(x, axis=dim, **form) for x, dim in zip(shards, dims)]
 
     for got, x, dim in zip(on_devices(function, 5)(shards), shards, dims):
         assert_same_bits(got, on_every_device(np.concatenate(x, dim), 5))
 
 
-@pytest.mark.parametrize("topology", ["ring", "line"])
+@pytest.mark.parametrize("form", FORMS[2:], ids=form_id)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
-def test_large_shards_go_slab_by_slab(topology, dtype, monkeypatch):
+def test_large_shards_go_slab_by_slab(form, dtype, monkeypatch):
     monkeypatch.setattr("ringline.collectives._permute._MAX_CONCATENATE_BYTES", 16)
     monkeypatch.setattr("ringline.collectives._permute._SLAB_BYTES", 24)
     shards = [random_bits((4, *shape), dtype) for shape in [(2, 6, 5), (12, 3, 1), (7, 1), (31,)]]
     dims = [2, 2, 1, 0]
 
     def function(shards):
-        return [
-            gather(x, axis=dim, implementation="permute", topology=topology)
-            for x, dim in zip(shards, dims)
-        ]
+        return [gather(x, axis=dim, **form) for x, dim in zip(shards, dims)]
 
     compiled = on_devices(function, 4)
     assert "while" in compiled.lower(shards).as_text()
@@ -153,6 +149,17 @@ def test_the_permute_backend_sends_what_the_schedule_says(monkeypatch):
     function = on_devices(partial(gather, implementation="permute"), 3)
     assert_same_bits(function(x), on_every_device(np.concatenate(x, 0), 3))
     assert function.lower(x).as_text().count("collective_permute") == 4
+
+
+@pytest.mark.parametrize("form", FORMS[2:], ids=form_id)
+@pytest.mark.parametrize("devices", [2, 3, 4, 6])
+def test_elsewhere_each_step_places_what_the_last_one_brought(form, devices, monkeypatch):
+    monkeypatch.setattr("ringline.collectives._permute.platform", lambda: "tpu")
+    x = random_bits((devices, 4, 6), "bfloat16")
+    function = on_devices(partial(gather, axis=1, **form), devices)
+    assert_same_bits(function(x), on_every_device(np.concatenate(x, 1), devices))
+    steps = all_gather(make_topology(form["topology"], devices), directions=form["directions"])
+    assert function.lower(x).as_text().count("optimization_barrier") == steps.steps
 
 
 @pytest.mark.parametrize(

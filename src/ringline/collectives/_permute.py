@@ -10,6 +10,7 @@ slab by slab, so that few arrivals are held.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from jax import Array, lax
 
 from ringline.collectives._bits import carried_as, no_change, platform
 from ringline.collectives._memory import keeps_memory
-from ringline.collectives._plan import Plan, plan_permutes
+from ringline.collectives._plan import Permute, Plan, plan_permutes
 from ringline.schedule import CollectiveSchedule
 
 AxisName = str | tuple[str, ...]
@@ -104,9 +105,11 @@ def permute_gather_each(
     arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
     places = _places(plan, bounds, axis_name)
     results = [each(from_bits(place.pick(arrivals))) for place in places]
-    shape = list(results[-1].shape)
+    shape = list(results[0].shape)
     shape[axis] *= schedule.stripes
-    return _write(_empty(shape, results[-1]), results, places, x.shape[axis], axis, cut)
+    placed = [place._replace(arrivals=(number,)) for number, place in enumerate(places)]
+    out = _empty(shape, results[0])
+    return _write(out, results, placed, width=x.shape[axis], axis=axis, cut=cut)
 
 
 def _plan(schedule: CollectiveSchedule, rows: int) -> tuple[Plan, tuple[int, ...]]:
@@ -122,13 +125,23 @@ def _send(
     arrivals = [x]
     yield x
     for permute in plan.permutes:
-        base = bounds[plan.arrivals[permute.arrival].first]
-        start, stop = bounds[permute.first] - base, bounds[permute.stop] - base
-        payload = lax.slice_in_dim(arrivals[permute.arrival], start, stop, axis=cut)
-        if payload.size:
-            payload = lax.ppermute(payload, axis_name, permute.pairs)
-        arrivals.append(payload)
-        yield payload
+        arrivals.append(_sent(arrivals, permute, plan, bounds, axis_name, cut))
+        yield arrivals[-1]
+
+
+def _sent(
+    arrivals: Sequence[Array],
+    permute: Permute,
+    plan: Plan,
+    bounds: Sequence[int],
+    axis_name: AxisName,
+    cut: int,
+) -> Array:
+    """What one permute brings to this device."""
+    base = bounds[plan.arrivals[permute.arrival].first]
+    start, stop = bounds[permute.first] - base, bounds[permute.stop] - base
+    payload = lax.slice_in_dim(arrivals[permute.arrival], start, stop, axis=cut)
+    return lax.ppermute(payload, axis_name, permute.pairs) if payload.size else payload
 
 
 def _concatenate(
@@ -175,9 +188,23 @@ def _update(
         # Bits are taken inside the loop: the copy of a slab, not of the whole stripe, is alive.
         start = number * height
         stripe = lax.dynamic_slice_in_dim(to_bits(x), start, height, axis=slab_dim)
-        arrivals = list(_send(stripe, plan, bounds, axis_name, cut))
-        parts = [place.pick(arrivals) for place in places]
-        return _write(out, parts, places, x.shape[axis], axis, cut, {slab_dim: start})
+        write = partial(_write, width=x.shape[axis], axis=axis, cut=cut, base={slab_dim: start})
+        arrivals, written = [stripe], 0
+        for numbers in plan.steps:
+            permutes = [plan.permutes[number] for number in numbers]
+            came = [_sent(arrivals, p, plan, bounds, axis_name, cut) for p in permutes]
+            if platform() != "cpu":
+                # While these travel, what came before is put in place. No later: the compiler
+                # would keep it all for the last transfer.
+                here = count_landed(len(arrivals))
+                out = write(out, arrivals, places[written:here])
+                came, out = lax.optimization_barrier((came, out))
+                written = here
+            arrivals += came
+        return write(out, arrivals, places[written:])
+
+    def count_landed(arrivals: int) -> int:
+        return sum(1 for _ in takewhile(lambda p: max(p.arrivals) < arrivals, places))
 
     if out is None or to_bits is not no_change:
         out = _empty(shape, to_bits(x))
@@ -212,20 +239,21 @@ def _places(plan: Plan, bounds: Sequence[int], axis_name: AxisName) -> list[_Pla
 
 def _write(
     out: Array,
-    parts: Sequence[Array],
+    arrivals: Sequence[Array],
     places: Sequence[_Place],
+    *,
     width: int,
     axis: int,
     cut: int,
     base: Mapping[int, int | Array] = MappingProxyType({}),
 ) -> Array:
-    """Write every part to its place in `out`, from the starts `base` of some dims on."""
-    for part, place in zip(parts, places):
+    """Write what came to each place, from the starts `base` of some dims of `out` on."""
+    for place in places:
         # All of one type, also where numbers are of 64 bits by default.
         starts = [jnp.asarray(base.get(dim, 0), jnp.int32) for dim in range(out.ndim)]
         starts[cut] = starts[cut] + place.start
         starts[axis] = starts[axis] + place.number * width
-        out = lax.dynamic_update_slice(out, part, starts)
+        out = lax.dynamic_update_slice(out, place.pick(arrivals), starts)
     return out
 
 

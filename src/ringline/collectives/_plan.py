@@ -9,6 +9,7 @@ is differs from device to device and is known from the schedule.
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from ringline.schedule import CollectiveSchedule, ScheduleError, Transfer
@@ -63,33 +64,35 @@ class Placement(NamedTuple):
 class Plan:
     """The permutes of a schedule in order; permute i gives arrival i + 1.
 
-    `members` are, for each device, the stripes that it gathers, in the order they are joined.
+    `members` are, for each device, the stripes that it gathers, in the order they are joined;
+    `steps` are the numbers of the permutes of each step.
     """
 
     permutes: tuple[Permute, ...]
     arrivals: tuple[Arrival, ...]
     pieces: int
     members: tuple[range, ...]
+    steps: tuple[tuple[int, ...], ...]
 
     def layout(self, device: int) -> tuple[tuple[Segment, ...], ...]:
         """For each stripe in order, the segments that make it up on `device`."""
         return tuple(self._segments(device, stripe) for stripe in self.members[device])
 
     def placements(self) -> tuple[Placement, ...]:
-        """Where all arrivals go, in the order in which they land; the own stripe comes last.
+        """Where all arrivals go, the own stripe first, then in the order in which they land.
 
         What a line brings from one side in step s and from the other in step n - s never comes to
-        the same device: that makes n placements of 2 n - 1 arrivals.
+        the same device: that makes n placements of 2 n - 1 arrivals. Where a placement brings
+        nothing to some device, the own stripe comes last.
         """
-        came = [
-            (
-                (arrival.first, arrival.stop),
-                {d for d, s in enumerate(arrival.stripes) if s is not None},
-            )
-            for arrival in self.arrivals
-        ]
-        _, *landed = sorted(apart(came), key=max)
-        return tuple(self._placement(group) for group in (*landed, [0]))
+        came = [((arrival.first, arrival.stop), arrival.devices) for arrival in self.arrivals]
+        own, *landed = sorted(apart(came), key=max)
+        on_all = all(
+            sum(len(self.arrivals[index].devices) for index in group) == len(self.members)
+            for group in landed
+        )
+        ordered = (own, *landed) if on_all else (*landed, own)
+        return tuple(self._placement(group) for group in ordered)
 
     def _placement(self, group: list[int]) -> Placement:
         which, numbers = [], []
@@ -144,15 +147,16 @@ def plan_permutes(schedule: CollectiveSchedule) -> Plan:
     own = Arrival(tuple(range(schedule.devices)), 0, schedule.pieces)
     arrivals, permutes = [own], []
     step, came_before = -1, (own,)
-    for lane in schedule.by_lane():
-        if lane[0].kind != "stripe":
-            continue
+    lanes = [lane for lane in schedule.by_lane() if lane[0].kind == "stripe"]
+    for lane in lanes:
         if lane[0].step != step:
             step, came_before = lane[0].step, tuple(arrivals)
         permute, arrival = _permute(schedule, lane, came_before)
         permutes.append(permute)
         arrivals.append(arrival)
-    return Plan(tuple(permutes), tuple(arrivals), schedule.pieces, members_of(schedule))
+    return Plan(
+        tuple(permutes), tuple(arrivals), schedule.pieces, members_of(schedule), steps_of(lanes)
+    )
 
 
 def _permute(
@@ -169,6 +173,12 @@ def _permute(
     if not (same_pieces(lane) and fitting):
         raise not_one_permute(lane)
     return Permute(pairs_of(schedule, lane), fitting[-1], first, stop), arrival_of(schedule, lane)
+
+
+def steps_of(lanes: Sequence[tuple[Transfer, ...]]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of the lanes of each step."""
+    by_step = groupby(range(len(lanes)), key=lambda number: lanes[number][0].step)
+    return tuple(tuple(numbers) for _, numbers in by_step)
 
 
 def members_of(schedule: CollectiveSchedule) -> tuple[range, ...]:

@@ -8,7 +8,7 @@ that came before, in order of arrival.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from ringline.collectives._plan import (
@@ -19,6 +19,7 @@ from ringline.collectives._plan import (
     not_one_permute,
     pairs_of,
     same_pieces,
+    steps_of,
 )
 from ringline.schedule import CollectiveSchedule, Transfer
 
@@ -92,9 +93,9 @@ def plan_sums(schedule: CollectiveSchedule) -> SumPlan:
         arrivals.append(arrival_of(schedule, lane))
     everyone = {device: device for device in range(schedule.devices)}
     result = _sum(everyone, set(everyone), 0, schedule.pieces, tuple(arrivals), schedule)
-    by_step = groupby(range(len(lanes)), key=lambda number: lanes[number][0].step)
-    steps = tuple(tuple(numbers) for _, numbers in by_step)
-    return SumPlan(tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces, steps)
+    return SumPlan(
+        tuple(pairs), tuple(sums), tuple(arrivals), result, schedule.pieces, steps_of(lanes)
+    )
 
 
 def _stripes_of(lanes: Sequence[tuple[Transfer, ...]]) -> list[dict[int, int]]:
