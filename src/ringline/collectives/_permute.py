@@ -8,7 +8,7 @@ one code for all devices, so compile time does not grow with their square, and l
 slab by slab, so that few arrivals are held.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
@@ -76,7 +76,7 @@ def permute_all_gather(
     plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
     if assembly == "concatenate":
-        arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
+        arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
         return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
     return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut, out))
 
@@ -102,7 +102,7 @@ def permute_gather_each(
     """
     plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
-    arrivals = list(_send(to_bits(x), plan, bounds, axis_name, cut))
+    arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
     places = _places(plan, bounds, axis_name)
     results = [each(from_bits(place.pick(arrivals))) for place in places]
     shape = list(results[0].shape)
@@ -120,13 +120,12 @@ def _plan(schedule: CollectiveSchedule, rows: int) -> tuple[Plan, tuple[int, ...
 
 def _send(
     x: Array, plan: Plan, bounds: Sequence[int], axis_name: AxisName, cut: int
-) -> Iterator[Array]:
-    """Run all permutes and yield what each device has, arrival by arrival, as it lands."""
+) -> list[Array]:
+    """Run all permutes: what this device has in the end, arrival by arrival."""
     arrivals = [x]
-    yield x
     for permute in plan.permutes:
         arrivals.append(_sent(arrivals, permute, plan, bounds, axis_name, cut))
-        yield arrivals[-1]
+    return arrivals
 
 
 def _sent(
