@@ -82,6 +82,7 @@ def test_two_directions_are_the_default_elsewhere(monkeypatch):
         ({}, False),
         ({"MALLOC_MMAP_MAX_": "0"}, False),
         ({"MALLOC_TRIM_THRESHOLD_": "100000000000"}, False),
+        ({"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "0"}, False),
         ({"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}, True),
         ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, True),
         ({"LD_PRELOAD": "/usr/lib/libother.so"}, False),

@@ -40,6 +40,8 @@ def all_gather_matmul(
 ) -> Array:
     r"""`all_gather(x) @ w`, each stripe multiplied as soon as it lands.
 
+    On a line two arrivals that no device gets both of are multiplied as one, when both landed.
+
     With $x_d$ the rows that device $d$ of $n$ holds, every device gets
 
     $$ y = \mathrm{concatenate}(x_0, \ldots, x_{n-1}) \, w $$

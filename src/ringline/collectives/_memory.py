@@ -23,5 +23,5 @@ def keeps_memory() -> bool:
         return False
     preloaded = os.environ.get("LD_PRELOAD", "")
     never_mapped = os.environ.get("MALLOC_MMAP_MAX_") == "0"
-    never_trimmed = "MALLOC_TRIM_THRESHOLD_" in os.environ
+    never_trimmed = os.environ.get("MALLOC_TRIM_THRESHOLD_", "0") != "0"
     return (never_mapped and never_trimmed) or any(name in preloaded for name in _ALLOCATORS)

@@ -193,8 +193,8 @@ def _update(
             permutes = [plan.permutes[number] for number in numbers]
             came = [_sent(arrivals, p, plan, bounds, axis_name, cut) for p in permutes]
             if platform() != "cpu":
-                # While these travel, what came before is put in place. No later: the compiler
-                # would keep it all for the last transfer.
+                # While these travel, what is complete is put in place (on a line, with what the
+                # other side brings). No later: the compiler would keep it for the last transfer.
                 here = count_landed(len(arrivals))
                 out = write(out, arrivals, places[written:here])
                 came, out = lax.optimization_barrier((came, out))
