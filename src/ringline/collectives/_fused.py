@@ -111,7 +111,7 @@ def all_gather_matmul(
         cut=cut_dim(stripe[:-1], dim, schedule.pieces),
         schedule=schedule,
         implementation=implementation or ("permute" if platform() == "tpu" else "xla"),
-        assembly=choose_assembly(schedule, _bytes(stripe, dtype)),
+        assembly=choose_assembly(schedule, _bytes(x.shape, x.dtype)),
         dtype=dtype,
     )
 
@@ -206,7 +206,7 @@ def matmul_reduce_scatter(
         cut=cut_dim(stripe[:-1], dim, schedule.pieces),
         schedule=schedule,
         implementation=implementation or "xla",
-        assembly=choose_assembly(schedule, _bytes(stripe, x.dtype)),
+        assembly=choose_assembly(schedule, _bytes((*stripe[:-1], w.shape[1]), dtype)),
         dtype=dtype,
     )
 
