@@ -37,7 +37,9 @@ def main() -> None:
     operation = OPERATIONS[flags.collective]
     load_before = os.getloadavg()
     rows = _rows(operation, flags)
-    malloc = {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "GLIBC_"))}
+    malloc = {
+        k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))
+    }
     today = datetime.date.today().isoformat()
     document = {
         "collective": operation.name,

@@ -265,8 +265,10 @@ FOUR = [0, 0, 1, 1, 2, 2, 3, 3]
     ],
 )
 def test_two_devices_a_host_are_found_in_the_mesh(monkeypatch, processes, shape, axis, expected):
-    found = _found(monkeypatch, processes, shape, ("a", "b"), axis)
-    assert (found and found.schedule.topology.name) == expected
+    for directions in (None, 2):
+        with monkeypatch.context() as patch:
+            found = _found(patch, processes, shape, ("a", "b"), axis, directions=directions)
+        assert (found and found.schedule.topology.name) == expected
 
 
 def test_they_are_not_looked_for_where_something_was_asked_for(monkeypatch):

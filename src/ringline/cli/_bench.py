@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_EMULATED_DEVICES = 64
 _PICTURES = (".png", ".svg", ".pdf")
+_WAYS = {1: "one direction", 2: "both directions"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,8 @@ def run(flags: _Flags) -> int:
     if flags.plot is not None and first:
         from ringline.cli._bench_plot import plot_bandwidth
 
-        ways = "both directions" if rows[0].directions == 2 else "one direction"
+        used = {row.directions for row in rows}
+        ways = " or ".join(name for way, name in _WAYS.items() if way in used)
         title = f"{operation.name}, {flags.devices} devices on a {flags.topology}, {ways}"
         plot_bandwidth(rows, flags.plot, title)
     return 1 if wrong_in(rows) or average_busbw(rows) is None else 0
@@ -221,9 +223,10 @@ def _check(flags: _Flags) -> None:
             "fused collectives do not share the devices of a host, got 2; leave --per-host out"
         )
     if flags.per_host == 2 and (flags.directions == 1 or flags.devices % 2):
+        ways = _WAYS[flags.directions or 2]
         raise ValueError(
             "pairs of devices, one sending up and one down, need both directions and an even "
-            f"number of devices, got {flags.directions} and {flags.devices}; change --per-host, "
+            f"number of devices, got {ways} and {flags.devices} devices; change --per-host, "
             "--directions or --devices"
         )
     if flags.link_gb_s is not None and not flags.link_gb_s > 0:

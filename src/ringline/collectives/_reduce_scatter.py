@@ -68,14 +68,15 @@ def reduce_scatter(
             half the other way round, so that no link idles. A single name takes the devices of all
             axes as one ring or line in row-major order.
         directions: how many directions of a link work at the same time. On a line, 1 means one
-            sweep after the other. None: 2, but 1 for rings of CPU devices, as in
-            `ringline.all_gather`.
+            sweep after the other. None: 2, but 1 for rings of CPU devices unless with
+            `pallas`, as in `ringline.all_gather`.
         channels: independent permutes that share each send, for links with several queues.
         per_host: 2, or the mesh axis of the two devices of each host, to use both directions of the
             links between hosts at once, as in `ringline.all_gather`; 1 for not; None to find out
             where `implementation` is None too.
         implementation: `permute` (the schedule's neighbour sends), `pallas` (the same sends and
-            sums as TPU kernels, with the same bits), `xla` (the compiler's own reduce-scatter,
+            sums as TPU kernels, with the same bits for the same directions), `xla` (the
+            compiler's own reduce-scatter,
             whose order of summation is its own, and for which topology, directions and channels
             mean nothing), or None to choose the one measured to be faster: on CPU
             devices `permute` for 16-bit floats of 1 MiB and more, and for stripes of 64 KiB and
