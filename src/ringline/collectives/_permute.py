@@ -10,9 +10,8 @@ slab by slab, so that few arrivals are held.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,8 @@ from jax import Array, lax
 
 from ringline.collectives._bits import carried_as, no_change, platform
 from ringline.collectives._memory import keeps_memory
-from ringline.collectives._plan import Permute, Plan, plan_permutes
+from ringline.collectives._plan import Permute, plan_permutes
+from ringline.collectives._steps import GatherStep, Value, gather_steps
 from ringline.schedule import CollectiveSchedule
 
 AxisName = str | tuple[str, ...]
@@ -73,12 +73,10 @@ def permute_all_gather(
             in another type, nothing is to be read from it: the compiler gives its memory, when it
             is donated, to the result.
     """
-    plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
     if assembly == "concatenate":
-        arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
-        return from_bits(_concatenate(arrivals, plan, axis_name, axis, cut))
-    return from_bits(_update(x, to_bits, plan, bounds, axis_name, axis, cut, out))
+        return from_bits(_concatenate(to_bits(x), axis_name, axis, cut, schedule))
+    return from_bits(_update(x, to_bits, axis_name, axis, cut, schedule, out))
 
 
 def permute_gather_each(
@@ -100,57 +98,100 @@ def permute_gather_each(
         cut: the dim along which a stripe is cut into the schedule's pieces.
         schedule: the sends.
     """
-    plan, bounds = _plan(schedule, x.shape[cut])
     to_bits, from_bits = carried_as(x.dtype)
-    arrivals = _send(to_bits(x), plan, bounds, axis_name, cut)
-    places = _places(plan, bounds, axis_name)
-    results = [each(from_bits(place.pick(arrivals))) for place in places]
-    shape = list(results[0].shape)
+    like = jax.eval_shape(each, x)
+    shape = list(like.shape)
     shape[axis] *= schedule.stripes
-    placed = [place._replace(arrivals=(number,)) for number, place in enumerate(places)]
-    out = _empty(shape, results[0])
-    return _write(out, results, placed, width=x.shape[axis], axis=axis, cut=cut)
+    where = _Where(rows_at(x.shape[cut], schedule.pieces), x.shape[axis], axis, cut)
+
+    def put(out: Array, came: Array, number: Any, first: int) -> Array:
+        return where.write(out, each(from_bits(came)), number, first)
+
+    return _run(to_bits(x), _empty(shape, like), where, put, axis_name, schedule)
 
 
-def _plan(schedule: CollectiveSchedule, rows: int) -> tuple[Plan, tuple[int, ...]]:
-    """The permutes, and the rows at which pieces begin and end."""
-    plan = plan_permutes(schedule)
-    return plan, tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
+def rows_at(rows: int, pieces: int) -> tuple[int, ...]:
+    """The rows at which the pieces of a stripe begin, and where the last ends."""
+    return tuple(rows * piece // pieces for piece in range(pieces + 1))
 
 
-def _send(
-    x: Array, plan: Plan, bounds: Sequence[int], axis_name: AxisName, cut: int
-) -> list[Array]:
-    """Run all permutes: what this device has in the end, arrival by arrival."""
-    arrivals = [x]
-    for permute in plan.permutes:
-        arrivals.append(_sent(arrivals, permute, plan, bounds, axis_name, cut))
-    return arrivals
+class _Where(NamedTuple):
+    """Where things lie in a result: the rows at which pieces begin, and a stripe's width.
+
+    Attributes:
+        rows: along dim `cut`.
+        width: along dim `axis`.
+        axis: the dim that the stripes are joined along.
+        cut: the dim along which a stripe is cut into pieces.
+        base: starts of some dims of the result.
+    """
+
+    rows: Sequence[int]
+    width: int
+    axis: int
+    cut: int
+    base: Mapping[int, int | Array] = MappingProxyType({})
+
+    def write(self, out: Array, came: Array, number: Any, first: int) -> Array:
+        """Write pieces from `first` on of stripe `number`."""
+        # All of one type, also where numbers are of 64 bits by default.
+        starts = [jnp.asarray(self.base.get(dim, 0), jnp.int32) for dim in range(out.ndim)]
+        starts[self.cut] = starts[self.cut] + self.rows[first]
+        starts[self.axis] = starts[self.axis] + number * self.width
+        return lax.dynamic_update_slice(out, came, starts)
+
+    def sent(self, arrival: Array, permute: Permute, axis_name: AxisName) -> Array:
+        """What a permute of an arrival's pieces brings to this device."""
+        begin = self.rows[permute.start]
+        start, stop = self.rows[permute.first] - begin, self.rows[permute.stop] - begin
+        payload = lax.slice_in_dim(arrival, start, stop, axis=self.cut)
+        return lax.ppermute(payload, axis_name, permute.pairs) if payload.size else payload
 
 
-def _sent(
-    arrivals: Sequence[Array],
-    permute: Permute,
-    plan: Plan,
-    bounds: Sequence[int],
+Put = Callable[[Array, Array, Any, int], Array]
+"""(result, what came, stripe number, first piece) to the result with what came in it."""
+
+
+def _run(
+    x: Array,
+    out: Array,
+    where: _Where,
+    put: Put,
     axis_name: AxisName,
-    cut: int,
+    schedule: CollectiveSchedule,
+    *,
+    in_steps: bool = False,
 ) -> Array:
-    """What one permute brings to this device."""
-    base = bounds[plan.arrivals[permute.arrival].first]
-    start, stop = bounds[permute.first] - base, bounds[permute.stop] - base
-    payload = lax.slice_in_dim(arrivals[permute.arrival], start, stop, axis=cut)
-    return lax.ppermute(payload, axis_name, permute.pairs) if payload.size else payload
+    """Send the stripe `x` round and `put` into `out` what has come, also from others.
+
+    With `in_steps` what one step brings is in place before the next one's transfers arrive. Else
+    the compiler may keep it for later.
+    """
+    steps = gather_steps(schedule)
+
+    def step(one: GatherStep, state: tuple[Array, list[Array]], value: Value) -> Any:
+        out, arrivals = state
+        came = [where.sent(arrivals[-sent.arrival], sent, axis_name) for sent in one.permutes]
+        for place in one.places:
+            here = [arrivals[-arrival] for arrival in place.arrivals]
+            which = jnp.int32(value(place.which))
+            picked = here[0] if len(here) == 1 else lax.select_n(which, *here)
+            out = put(out, picked, value(place.number), place.first)
+        if in_steps and came:
+            came, out = lax.optimization_barrier((came, out))
+        return out, [*arrivals, *came][-steps.held :]
+
+    return steps.run(step, (out, [x]), axis_name)[0]
 
 
 def _concatenate(
-    arrivals: list[Array],
-    plan: Plan,
-    axis_name: AxisName,
-    axis: int,
-    cut: int,
+    x: Array, axis_name: AxisName, axis: int, cut: int, schedule: CollectiveSchedule
 ) -> Array:
-    devices = len(plan.members)
+    plan = plan_permutes(schedule)
+    where = _Where(rows_at(x.shape[cut], plan.pieces), x.shape[axis], axis, cut)
+    arrivals = [x]
+    for permute in plan.permutes:
+        arrivals.append(where.sent(arrivals[permute.arrival], permute, axis_name))
 
     def place(*arrivals: Array, device: int) -> Array:
         stripes = [
@@ -163,23 +204,22 @@ def _concatenate(
         ]
         return lax.concatenate(whole, axis)
 
-    branches = [partial(place, device=device) for device in range(devices)]
+    branches = [partial(place, device=device) for device in range(len(plan.members))]
     return lax.switch(lax.axis_index(axis_name), branches, *arrivals)
 
 
 def _update(
     x: Array,
     to_bits: Callable[[Array], Array],
-    plan: Plan,
-    bounds: Sequence[int],
     axis_name: AxisName,
     axis: int,
     cut: int,
+    schedule: CollectiveSchedule,
     out: Array | None,
 ) -> Array:
     shape = list(x.shape)
-    shape[axis] *= len(plan.members[0])
-    places = _places(plan, bounds, axis_name)
+    shape[axis] *= schedule.stripes
+    rows = rows_at(x.shape[cut], schedule.pieces)
     slab_dim, slabs = _slabs(x, axis, cut)
     height = x.shape[slab_dim] // slabs
 
@@ -187,73 +227,13 @@ def _update(
         # Bits are taken inside the loop: the copy of a slab, not of the whole stripe, is alive.
         start = number * height
         stripe = lax.dynamic_slice_in_dim(to_bits(x), start, height, axis=slab_dim)
-        write = partial(_write, width=x.shape[axis], axis=axis, cut=cut, base={slab_dim: start})
-        arrivals, written = [stripe], 0
-        for numbers in plan.steps:
-            permutes = [plan.permutes[number] for number in numbers]
-            came = [_sent(arrivals, p, plan, bounds, axis_name, cut) for p in permutes]
-            if platform() != "cpu":
-                # While these travel, what is complete is put in place (on a line, with what the
-                # other side brings). No later: the compiler would keep it for the last transfer.
-                here = count_landed(len(arrivals))
-                out = write(out, arrivals, places[written:here])
-                came, out = lax.optimization_barrier((came, out))
-                written = here
-            arrivals += came
-        return write(out, arrivals, places[written:])
-
-    def count_landed(arrivals: int) -> int:
-        return sum(1 for _ in takewhile(lambda p: max(p.arrivals) < arrivals, places))
+        where = _Where(rows, x.shape[axis], axis, cut, {slab_dim: start})
+        in_steps = platform() != "cpu"
+        return _run(stripe, out, where, where.write, axis_name, schedule, in_steps=in_steps)
 
     if out is None or to_bits is not no_change:
         out = _empty(shape, to_bits(x))
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
-
-
-class _Place(NamedTuple):
-    """Where this device writes one of some arrivals: from row `start` of stripe `number` on."""
-
-    arrivals: tuple[int, ...]
-    which: Array
-    number: Array
-    start: int
-
-    def pick(self, arrivals: Sequence[Array]) -> Array:
-        """The one that came to this device."""
-        came = [arrivals[index] for index in self.arrivals]
-        return came[0] if len(came) == 1 else lax.select_n(self.which, *came)
-
-
-def _places(plan: Plan, bounds: Sequence[int], axis_name: AxisName) -> list[_Place]:
-    here = lax.axis_index(axis_name)
-
-    def on_this_device(table: tuple[int, ...]) -> Array:
-        return jnp.array(table, jnp.int32)[here]
-
-    return [
-        _Place(p.arrivals, on_this_device(p.which), on_this_device(p.numbers), bounds[p.first])
-        for p in plan.placements()
-    ]
-
-
-def _write(
-    out: Array,
-    arrivals: Sequence[Array],
-    places: Sequence[_Place],
-    *,
-    width: int,
-    axis: int,
-    cut: int,
-    base: Mapping[int, int | Array] = MappingProxyType({}),
-) -> Array:
-    """Write what came to each place, from the starts `base` of some dims of `out` on."""
-    for place in places:
-        # All of one type, also where numbers are of 64 bits by default.
-        starts = [jnp.asarray(base.get(dim, 0), jnp.int32) for dim in range(out.ndim)]
-        starts[cut] = starts[cut] + place.start
-        starts[axis] = starts[axis] + place.number * width
-        out = lax.dynamic_update_slice(out, place.pick(arrivals), starts)
-    return out
 
 
 def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:

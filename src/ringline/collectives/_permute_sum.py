@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ringline.collectives._bits import carried_as
-from ringline.collectives._permute import AxisName
-from ringline.collectives._sum_plan import Sum, SumPlan, plan_sums
+from ringline.collectives._permute import AxisName, rows_at
+from ringline.collectives._steps import SumStep, Term, Value, sum_steps
+from ringline.collectives._sum_plan import Run, plan_sums
 from ringline.schedule import CollectiveSchedule
 
 Block = Callable[[Array, int, int], Array]
@@ -68,50 +69,65 @@ def sum_blocks(
         schedule: the sends.
         dtype: of the result.
     """
-    plan = plan_sums(schedule)
-    bounds = tuple(rows * piece // plan.pieces for piece in range(plan.pieces + 1))
-    sums = _Sums(block, plan, bounds, cut, lax.axis_index(axis_name), dtype, {})
-    arrivals: list[Array] = []
-    for numbers in plan.steps:
-        payloads = [sums.total(plan.sums[number], arrivals) for number in numbers]
-        if plan.shares_terms:
+    steps, shares_terms = sum_steps(schedule), plan_sums(schedule).shares_terms
+    sums = _Sums(rows_at(rows, schedule.pieces), cut, dtype, lax.axis_index(axis_name))
+    made: dict[Term, Array] = {}
+
+    def own(term: Term, value: Value) -> Array:
+        if term in made:
+            return made[term]
+        stripe = jnp.int32(value(term.stripe))
+        found = block(stripe, sums.rows[term.first], sums.rows[term.stop])
+        if shares_terms:
+            made[term] = found
+        return found
+
+    def step(one: SumStep, state: tuple[list[Array], list[list[Array]]], value: Value) -> Any:
+        arrivals, terms = state
+        totals = [
+            sums.total(payload.runs, parts, arrivals) for payload, parts in zip(one.payloads, terms)
+        ]
+        if shares_terms and len(totals) > 1:
             # Both directions start together: else TPU compilers, to hide one behind the term that
             # is computed for the other, run one after the other.
-            payloads = lax.optimization_barrier(payloads)
-        for number, total in zip(numbers, payloads):
-            if total.size:
-                to_bits, from_bits = carried_as(total.dtype)
-                total = from_bits(lax.ppermute(to_bits(total), axis_name, plan.pairs[number]))
-            arrivals.append(total)
-    return sums.total(plan.result, arrivals)
+            totals = lax.optimization_barrier(totals)
+        came = [
+            _sent(total, payload.pairs, axis_name) for total, payload in zip(totals, one.payloads)
+        ]
+        # While they travel, what is added to them is made.
+        made_next = [[own(term, value) for term in parts] for parts in one.terms]
+        return [*arrivals, *came][-steps.held :], made_next
+
+    arrivals, _ = steps.run(step, ([], []), axis_name)
+    return arrivals[-1]
+
+
+def _sent(total: Array, pairs: Sequence[tuple[int, int]], axis_name: AxisName) -> Array:
+    if not (pairs and total.size):
+        return total
+    to_bits, from_bits = carried_as(total.dtype)
+    return from_bits(lax.ppermute(to_bits(total), axis_name, pairs))
 
 
 class _Sums(NamedTuple):
-    block: Block
-    plan: SumPlan
-    bounds: Sequence[int]
+    """The rows at which pieces begin along dim `cut`, the type in which sums travel, the device."""
+
+    rows: Sequence[int]
     cut: int
-    here: Array
     dtype: Any
-    terms: dict[tuple[tuple[int, ...], int, int], Array]
-    """Own terms that are there already: a line's payloads in both directions share them."""
+    here: Array
 
-    def _term(self, stripes: tuple[int, ...], start: int, stop: int) -> Array:
-        key = (stripes, start, stop)
-        if key not in self.terms:
-            stripe = jnp.array(stripes, jnp.int32)[self.here]
-            self.terms[key] = self.block(stripe, start, stop)
-        return self.terms[key]
-
-    def total(self, wanted: Sum, arrivals: Sequence[Array]) -> Array:
+    def total(
+        self, runs: Sequence[Run], terms: Sequence[Array], arrivals: Sequence[Array]
+    ) -> Array:
+        """The own terms, run by run, with the arrivals added."""
         parts = []
-        for run in wanted.runs:
-            start, stop = self.bounds[run.first], self.bounds[run.stop]
-            part = self._term(wanted.stripes, start, stop)
+        for run, part in zip(runs, terms):
+            start, stop = self.rows[run.first], self.rows[run.stop]
             for addend in run.addends:
-                base = self.bounds[self.plan.arrivals[addend.arrival].first]
+                base = self.rows[addend.start]
                 came = lax.slice_in_dim(
-                    arrivals[addend.arrival], start - base, stop - base, axis=self.cut
+                    arrivals[-addend.arrival], start - base, stop - base, axis=self.cut
                 )
                 added = _rounded(part + came.astype(part.dtype))
                 # Not by adding the zeros that came to the others: -0 + 0 is not -0.

@@ -30,10 +30,14 @@ class Arrival:
 
 
 class Permute(NamedTuple):
-    """Send pieces `first` to `stop - 1` of arrival `arrival` along `pairs` of (source, target)."""
+    """Send pieces `first` to `stop - 1` of arrival `arrival` along `pairs` of (source, target).
+
+    The arrival's own pieces begin with number `start`.
+    """
 
     pairs: tuple[tuple[int, int], ...]
     arrival: int
+    start: int
     first: int
     stop: int
 
@@ -172,7 +176,9 @@ def _permute(
     ]
     if not (same_pieces(lane) and fitting):
         raise not_one_permute(lane)
-    return Permute(pairs_of(schedule, lane), fitting[-1], first, stop), arrival_of(schedule, lane)
+    found, pairs = fitting[-1], pairs_of(schedule, lane)
+    permute = Permute(pairs, found, arrivals[found].first, first, stop)
+    return permute, arrival_of(schedule, lane)
 
 
 def steps_of(lanes: Sequence[tuple[Transfer, ...]]) -> tuple[tuple[int, ...], ...]:

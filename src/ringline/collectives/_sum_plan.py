@@ -25,9 +25,13 @@ from ringline.schedule import CollectiveSchedule, Transfer
 
 
 class Addend(NamedTuple):
-    """Arrival `arrival` is added on the devices where `present` is true; None for all of them."""
+    """Arrival `arrival` is added on the devices where `present` is true; None for all of them.
+
+    Its pieces begin with number `start`.
+    """
 
     arrival: int
+    start: int
     present: tuple[bool, ...] | None
 
 
@@ -139,7 +143,9 @@ def _sum(
     runs = []
     for low, high in pairwise(cuts):
         addends = tuple(
-            Addend(index, None if sum(present) == len(takes_part) else present)
+            Addend(
+                index, arrivals[index].first, None if sum(present) == len(takes_part) else present
+            )
             for index, present in used.items()
             if arrivals[index].first <= low and high <= arrivals[index].stop
         )

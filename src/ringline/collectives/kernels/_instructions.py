@@ -1,24 +1,18 @@
-"""A kernel's steps as instructions: what they work on, as numbers, with repeats found.
-
-A schedule over many devices repeats itself: the same steps, with other stripes, semaphores and
-slots. *Instructions* are steps whose numbers stand in the leaves of a tree, one number for each
-device; two of them have the same form where their trees are the same but for the leaves. A run of
-steps whose forms repeat becomes one *section*, that is compiled once, as a loop.
-"""
+"""A kernel's steps as instructions: the stripes, semaphores and slots they work on, as numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from ringline.collectives._sections import Rows, Section, sections_of
 from ringline.collectives.kernels._plan import KernelPlan, Slabs, Step, What
 
 # Shorter runs are written out, their numbers as constants; but the code of a matmul is large.
 _MIN_REPEATS, _MIN_MATMULS = 8, 2
-_MAX_PERIOD = 64
 
 _STATIC = {"static": True}
 
@@ -91,26 +85,6 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """Where in a device's row a number is found; one place further on in each repeat if it varies.
-
-    Attributes:
-        start: the place of the first.
-        varies: from repeat to repeat.
-    """
-
-    start: int
-    varies: bool
-
-
-class Section(NamedTuple):
-    """Instructions whose leaves are `Number`s, or plain ones where all devices have the same."""
-
-    instructions: tuple[Instruction, ...]
-    repeats: int
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """What a device does when a kernel begins.
 
@@ -123,79 +97,10 @@ class Entry:
     targets: Any
 
 
-class Rows:
-    """Numbers that differ from device to device or from repeat to repeat, a row for each device.
-
-    A kernel is one program for all devices; each reads its own row.
-    """
-
-    def __init__(self, devices: int):
-        self._columns: list[np.ndarray] = [np.zeros(devices, np.int32)]
-        self._starts: dict[bytes, int] = {}
-
-    def number(self, *repeats: Any) -> Any:
-        """The place of a number, given for each repeat by device; itself where it is a constant."""
-        found = np.array(repeats, np.int32)
-        if (found == found.flat[0]).all():
-            return int(found.flat[0])
-        varies = not (found == found[0]).all()
-        found = found if varies else found[:1]
-        start = self._starts.setdefault(found.tobytes(), len(self._columns))
-        if start == len(self._columns):
-            self._columns += list(found)
-        return Number(start, varies)
-
-    def table(self) -> np.ndarray:
-        """`[devices, numbers]`."""
-        return np.stack(self._columns, 1)
-
-
-def sections_of(instructions: Sequence[Instruction], rows: Rows) -> tuple[Section, ...]:
+def loops_of(instructions: Sequence[Instruction], rows: Rows) -> tuple[Section[Instruction], ...]:
     """The same in sections, whose numbers are put into `rows`."""
-    forms: dict[Any, int] = {}
-    known = [
-        forms.setdefault(jax.tree.structure(instruction), len(forms))
-        for instruction in instructions
-    ]
-    heavy = [instruction.what == "multiply" for instruction in instructions]
-    sections, start = [], 0
-    for period, repeats in _repeats(known, heavy):
-        stop = start + period * repeats
-        turns = [instructions[at : at + period] for at in range(start, stop, period)]
-        body = tuple(jax.tree.map(rows.number, *same) for same in zip(*turns))
-        sections.append(Section(body, repeats))
-        start = stop
-    return tuple(sections)
-
-
-def _repeats(forms: Sequence[int], heavy: Sequence[bool]) -> list[tuple[int, int]]:
-    """Cut a sequence into runs of `period` forms that come `repeats` times, as long as can be."""
-    count = len(forms)
-    # alike[p][i]: from i on, how many forms are those p places later.
-    alike = {}
-    for period in range(1, min(_MAX_PERIOD, count) + 1):
-        run = [0] * (count + 1)
-        for at in range(count - period - 1, -1, -1):
-            run[at] = run[at + 1] + 1 if forms[at] == forms[at + period] else 0
-        alike[period] = run
-    found, at, single = [], 0, 0
-    while at < count:
-        choices = [(run[at] // period + 1, period) for period, run in alike.items()]
-        long = [
-            (repeats * period, -period, repeats)
-            for repeats, period in choices
-            if repeats >= (_MIN_MATMULS if any(heavy[at : at + period]) else _MIN_REPEATS)
-        ]
-        if not long:
-            at, single = at + 1, single + 1
-            continue
-        if single:
-            found.append((single, 1))
-            single = 0
-        length, negative, repeats = max(long)
-        found.append((-negative, repeats))
-        at += length
-    return [*found, (single, 1)] if single else found
+    least = [_MIN_MATMULS if one.what == "multiply" else _MIN_REPEATS for one in instructions]
+    return sections_of(instructions, least, rows)
 
 
 def instructions_of(plan: KernelPlan) -> list[Instruction]:

@@ -13,15 +13,13 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringline.collectives._sections import Number, Rows, Section, read
 from ringline.collectives.kernels._instructions import (
     Entry,
     Instruction,
-    Number,
-    Rows,
-    Section,
     entry_of,
     instructions_of,
-    sections_of,
+    loops_of,
 )
 from ringline.collectives.kernels._plan import KernelPlan, Slabs
 
@@ -31,7 +29,7 @@ AxisName = str | tuple[str, ...]
 class Code(NamedTuple):
     """A kernel's sections, how it begins, and the table of numbers `[devices, numbers]`."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[Section[Instruction], ...]
     entry: Entry
     table: np.ndarray
 
@@ -45,7 +43,7 @@ def code_of(plan: KernelPlan, instructions: Sequence[Instruction] | None = None)
     rows = Rows(plan.devices)
     entry = entry_of(plan, rows)
     given = instructions_of(plan) if instructions is None else instructions
-    sections = sections_of(given, rows)
+    sections = loops_of(given, rows)
     return Code(sections, entry, rows.table())
 
 
@@ -70,9 +68,7 @@ class Kernel(NamedTuple):
 
     def value(self, number: Any) -> Any:
         """This device's number."""
-        if not isinstance(number, Number):
-            return number
-        return self.numbers[number.start + (self.repeat if number.varies else 0)]
+        return read(self.numbers, number, self.repeat)
 
     def device(self, number: Any) -> dict[AxisName, Any]:
         """A device, as an address."""

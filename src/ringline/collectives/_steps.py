@@ -1,0 +1,209 @@
+"""The permutes of a plan as steps: what travels at once, and what is done while it does.
+
+Steps count arrivals backwards, 1 for the last that came before, and hold only as many as are
+still used. So the steps of a ring are alike, and over many devices become a loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import pairwise, takewhile
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ringline.collectives._plan import Permute, plan_permutes
+from ringline.collectives._sections import Rows, Section, read, sections_of
+from ringline.collectives._sum_plan import Run, Sum, plan_sums
+from ringline.schedule import CollectiveSchedule
+
+# Fewer steps are written out: they compile fast, and the compiler may move what is between them.
+_MIN_REPEATS = 16
+
+_STATIC = {"static": True}
+_Pieces = tuple[int, int]
+
+T = TypeVar("T")
+State = TypeVar("State")
+Value = Callable[[Any], Any]
+"""From a step's number, one of its leaves, to that of this device."""
+
+
+class Steps(NamedTuple, Generic[T]):
+    """Sections of steps, the table of their numbers `[devices, numbers]`, arrivals to hold."""
+
+    sections: tuple[Section[T], ...]
+    table: np.ndarray
+    held: int
+
+    def run(
+        self,
+        step: Callable[[T, State, Value], State],
+        state: State,
+        axis_name: str | tuple[str, ...],
+    ) -> State:
+        """Do all steps, each of which makes a state of the one before; inside `jax.shard_map`."""
+        here = lax.axis_index(axis_name)
+        row = lax.dynamic_index_in_dim(jnp.asarray(self.table), here, keepdims=False)
+
+        def turn(repeat: Any, state: State, *, instructions: Sequence[T]) -> State:
+            value = partial(read, row, repeat=repeat)
+            for one in instructions:
+                state = step(one, state, value)
+            return state
+
+        for section in self.sections:
+            once = partial(turn, instructions=section.instructions)
+            if section.repeats == 1:
+                state = once(0, state)
+            else:
+                # Two at a time: what comes in one turn and goes on in the next is not copied.
+                state = lax.fori_loop(0, section.repeats, once, state, unroll=2)
+        return state
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Place:
+    """Where a device writes one of some arrivals.
+
+    Attributes:
+        which: of `arrivals`.
+        number: of the stripe, among those that the device gathers.
+        arrivals: of which it has one.
+        first: the stripe's piece from which on it is written.
+    """
+
+    which: Any
+    number: Any
+    arrivals: tuple[int, ...] = field(metadata=_STATIC)
+    first: int = field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GatherStep:
+    """What a gather sends, what it puts in place meanwhile, and the pieces of what it holds."""
+
+    places: tuple[Place, ...]
+    permutes: tuple[Permute, ...] = field(metadata=_STATIC)
+    held: tuple[_Pieces, ...] = field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Term:
+    """A device's own term of some pieces of a stripe."""
+
+    stripe: Any
+    first: int = field(metadata=_STATIC)
+    stop: int = field(metadata=_STATIC)
+
+
+class Payload(NamedTuple):
+    """A sum, run by run, that is sent; with no pairs it is the result."""
+
+    pairs: tuple[tuple[int, int], ...]
+    runs: tuple[Run, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SumStep:
+    """The sums that a reduction sends, and for each run of the next ones the own term.
+
+    Attributes:
+        terms: those of the next step, payload by payload.
+        payloads: made of the terms of the step before.
+        held: the pieces of the arrivals that it holds.
+    """
+
+    terms: tuple[tuple[Term, ...], ...]
+    payloads: tuple[Payload, ...] = field(metadata=_STATIC)
+    held: tuple[_Pieces, ...] = field(metadata=_STATIC)
+
+
+@lru_cache(maxsize=256)
+def gather_steps(schedule: CollectiveSchedule) -> Steps[GatherStep]:
+    """The steps of a gather; the last only puts in place."""
+    plan = plan_permutes(schedule)
+    waiting = list(plan.placements())
+    came, steps = 1, []
+    for numbers in (*plan.steps, ()):
+        # What is complete; on a line most of it waits for what the other side brings.
+        landed = list(takewhile(lambda p: max(p.arrivals) < came, waiting))  # noqa: B023
+        del waiting[: len(landed)]
+        places = tuple(
+            Place(
+                np.array(placement.which),
+                np.array(placement.numbers),
+                tuple(came - arrival for arrival in placement.arrivals),
+                placement.first,
+            )
+            for placement in landed
+        )
+        permutes = [plan.permutes[number] for number in numbers]
+        sends = tuple(sent._replace(arrival=came - sent.arrival) for sent in permutes)
+        steps.append((came, places, sends))
+        came += len(numbers)
+    assert not waiting
+    used = [0]
+    for _, places, sends in steps:
+        used += [arrival for place in places for arrival in place.arrivals]
+        used += [sent.arrival for sent in sends]
+    held = max(used)
+    made = [
+        GatherStep(places, sends, _held(plan.arrivals[:came], held))
+        for came, places, sends in steps
+    ]
+    return _in_sections(made, schedule.devices, held)
+
+
+@lru_cache(maxsize=256)
+def sum_steps(schedule: CollectiveSchedule) -> Steps[SumStep]:
+    """The steps of a reduction: the first makes terms, the last makes the result."""
+    plan = plan_sums(schedule)
+    sums, pairs = (*plan.sums, plan.result), (*plan.pairs, ())
+    came, used, steps = 0, [0], []
+    for here, after in pairwise(((), *plan.steps, (len(plan.sums),), ())):
+        payloads = tuple(Payload(pairs[number], _runs(sums[number], came)) for number in here)
+        used += [a.arrival for payload in payloads for run in payload.runs for a in run.addends]
+        steps.append((payloads, _terms([sums[number] for number in after]), came))
+        came += len(here)
+    held = max(used)
+    made = [
+        SumStep(terms, payloads, _held(plan.arrivals[:came], held))
+        for payloads, terms, came in steps
+    ]
+    # A term that several steps share cannot stay over a loop's turns.
+    return _in_sections(made, schedule.devices, held, loops=not plan.shares_terms)
+
+
+def _terms(sums: Sequence[Sum]) -> tuple[tuple[Term, ...], ...]:
+    return tuple(
+        tuple(Term(np.array(total.stripes), run.first, run.stop) for run in total.runs)
+        for total in sums
+    )
+
+
+def _runs(total: Sum, came: int) -> tuple[Run, ...]:
+    return tuple(
+        run._replace(
+            addends=tuple(a._replace(arrival=came - a.arrival) for a in run.addends),
+        )
+        for run in total.runs
+    )
+
+
+def _held(came: Sequence[Any], held: int) -> tuple[_Pieces, ...]:
+    return tuple((arrival.first, arrival.stop) for arrival in came[max(0, len(came) - held) :])
+
+
+def _in_sections(steps: Sequence[T], devices: int, held: int, *, loops: bool = True) -> Steps[T]:
+    rows = Rows(devices)
+    least = _MIN_REPEATS if loops else len(steps) + 1
+    sections = sections_of(steps, [least] * len(steps), rows)
+    return Steps(sections, rows.table(), held)
