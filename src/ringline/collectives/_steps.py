@@ -13,10 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from ringline.collectives._plan import Permute, plan_permutes
-from ringline.collectives._sections import Rows, Section, read, sections_of
+from ringline.collectives._sections import Number, Rows, Section, read, sections_of
 from ringline.collectives._sum_plan import Run, Sum, plan_sums
 from ringline.schedule import CollectiveSchedule
 
@@ -47,21 +47,29 @@ class Steps(NamedTuple, Generic[T]):
     ) -> State:
         """Do all steps, each of which makes a state of the one before; inside `jax.shard_map`."""
         here = lax.axis_index(axis_name)
-        row = lax.dynamic_index_in_dim(jnp.asarray(self.table), here, keepdims=False)
 
-        def turn(repeat: Any, state: State, *, instructions: Sequence[T]) -> State:
-            value = partial(read, row, repeat=repeat)
+        def once(instructions: Sequence[T], state: State, value: Value) -> State:
             for one in instructions:
                 state = step(one, state, value)
             return state
 
-        for section in self.sections:
-            once = partial(turn, instructions=section.instructions)
-            if section.repeats == 1:
-                state = once(0, state)
-            else:
-                # Two at a time: what comes in one turn and goes on in the next is not copied.
-                state = lax.fori_loop(0, section.repeats, once, state, unroll=2)
+        def constant(number: Any) -> Any:
+            # Each from a column of its own: from one row they compile for several times as long.
+            if not isinstance(number, Number):
+                return number
+            return jnp.asarray(self.table[:, number.start])[here]
+
+        for instructions, repeats in self.sections:
+            if repeats == 1:
+                state = once(instructions, state, constant)
+                continue
+            row = jnp.asarray(self.table)[here]
+
+            def turn(repeat: Array, state: State, instructions=instructions, row=row) -> State:
+                return once(instructions, state, partial(read, row, repeat=repeat))
+
+            # Two at a time: what comes in one turn and goes on in the next is not copied.
+            state = lax.fori_loop(0, repeats, turn, state, unroll=2)
         return state
 
 
