@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import groupby
 
 from ringline.schedule._check import check_program
-from ringline.schedule._collective_text import draw_grid, parse_text, print_text
+from ringline.schedule._collective_text import Header, draw_grid, parse_text, print_text
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._holdings import Holdings
 from ringline.schedule._program import Program
@@ -336,7 +336,8 @@ class CollectiveSchedule:
             all-gather line devices=2 directions=2 channels=1 pieces=1
             0: 0>1 c0 s0[0:1], 1<0 c0 s1[0:1]
         """
-        return print_text(self)
+        steps = [[(t, self.target(t)) for t in transfers] for transfers in self.by_step()]
+        return print_text(self._header(), steps)
 
     @classmethod
     def from_text(cls, text: str) -> "CollectiveSchedule":
@@ -349,16 +350,19 @@ class CollectiveSchedule:
             ScheduleError: with the first line that cannot be read, or the pair of devices that
                 are no neighbours.
         """
-        header, rows = parse_text(text)
-        transfers = tuple(Transfer(*row) for row in rows)
-        return cls(transfers=transfers, **header)
+        header, transfers = parse_text(text)
+        return cls(*header, transfers=tuple(transfers))
 
     def __str__(self) -> str:
         """A grid: one row per device, one column per step, `>2[0:1]` sends stripe 2's piece 0 up.
 
         The pieces are left out where the whole stripe is sent.
         """
-        return draw_grid(self)
+        busiest = float(max(self.stripes_per_link().values(), default=0))
+        return draw_grid(self._header(), list(self.by_step()), busiest)
+
+    def _header(self) -> Header:
+        return Header(self.name, self.topology, self.directions, self.channels, self.pieces)
 
 
 def _fault(transfer: Transfer, message: str) -> ScheduleError:

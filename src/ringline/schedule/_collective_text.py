@@ -1,14 +1,12 @@
 """The text form and the terminal grid of a collective schedule."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from ringline.schedule._errors import ScheduleError
-from ringline.topology._hosts import named
-
-if TYPE_CHECKING:
-    from ringline.schedule._collective import CollectiveSchedule
-    from ringline.schedule._transfer import Transfer
+from ringline.schedule._transfer import Transfer
+from ringline.topology._hosts import Topology, named
 
 _HEADER = re.compile(
     r"(?P<name>\S+) (?P<topology>\S+) devices=(?P<devices>\d+) directions=(?P<directions>\d+) "
@@ -20,27 +18,37 @@ _TRANSFER = re.compile(
 )
 _ARROWS = {1: ">", -1: "<", 0: "="}
 _DIRECTIONS = {arrow: direction for direction, arrow in _ARROWS.items()}
-_KINDS = {"s": "stripe", "p": "partial"}
+_KINDS: dict[str, Literal["stripe", "partial"]] = {"s": "stripe", "p": "partial"}
 
 
-def print_text(schedule: "CollectiveSchedule") -> str:
-    """One header line, then one line per step."""
+class Header(NamedTuple):
+    """What a collective schedule has beside its transfers."""
+
+    name: str
+    topology: Topology
+    directions: int
+    channels: int
+    pieces: int
+
+
+def print_text(header: Header, steps: Iterable[Iterable[tuple[Transfer, int]]]) -> str:
+    """One header line, then one line per step with each transfer and its target."""
     lines = [
-        f"{schedule.name} {schedule.topology.name} devices={schedule.devices} "
-        f"directions={schedule.directions} channels={schedule.channels} pieces={schedule.pieces}"
+        f"{header.name} {header.topology.name} devices={header.topology.devices} "
+        f"directions={header.directions} channels={header.channels} pieces={header.pieces}"
     ]
-    for step, transfers in enumerate(schedule.by_step()):
-        sends = ", ".join(
-            f"{t.source}{_ARROWS[t.direction]}{schedule.target(t)} c{t.channel} "
+    for step, sends in enumerate(steps):
+        cells = ", ".join(
+            f"{t.source}{_ARROWS[t.direction]}{target} c{t.channel} "
             f"{t.kind[0]}{t.stripe}[{t.first}:{t.stop}]"
-            for t in transfers
+            for t, target in sends
         )
-        lines.append(f"{step}: {sends}")
+        lines.append(f"{step}: {cells}")
     return "\n".join(lines) + "\n"
 
 
-def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
-    """The fields of the header, and the fields of every transfer in order."""
+def parse_text(text: str) -> tuple[Header, list[Transfer]]:
+    """The header, and every transfer in order."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
     head = _HEADER.fullmatch(lines[0][1]) if lines else None
@@ -53,22 +61,18 @@ def parse_text(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         where = named(head["topology"], int(head["devices"]))
     except ValueError as error:
         raise ScheduleError(f"line {lines[0][0]}: {error}") from None
-    header = {
-        "name": head["name"],
-        "topology": where,
-        **{key: int(head[key]) for key in ("directions", "channels", "pieces")},
-    }
-    rows = []
+    counts = (int(head[key]) for key in ("directions", "channels", "pieces"))
+    transfers = []
     for number, line in lines[1:]:
         step, colon, sends = line.partition(":")
         if not colon or not step.strip().isdigit():
             raise ScheduleError(f"line {number}: expected 'step: transfers', got {line!r}")
         for item in sends.split(",") if sends.strip() else ():
-            rows.append(_parse_transfer(number, int(step), item.strip(), where))
-    return header, rows
+            transfers.append(_parse_transfer(number, int(step), item.strip(), where))
+    return Header(head["name"], where, *counts), transfers
 
 
-def _parse_transfer(number: int, step: int, item: str, where) -> tuple[Any, ...]:
+def _parse_transfer(number: int, step: int, item: str, where: Topology) -> Transfer:
     match = _TRANSFER.fullmatch(item)
     if match is None:
         raise ScheduleError(
@@ -89,37 +93,39 @@ def _parse_transfer(number: int, step: int, item: str, where) -> tuple[Any, ...]
             step=step,
         )
     rest = (int(match[key]) for key in ("channel", "stripe", "first", "stop"))
-    return (step, source, direction, *rest, _KINDS[match["kind"]])
+    return Transfer(step, source, direction, *rest, kind=_KINDS[match["kind"]])
 
 
-def draw_grid(schedule: "CollectiveSchedule") -> str:
-    """One row per device, one column per step, what the device sends in the cell."""
-    steps = list(schedule.by_step())
+def draw_grid(header: Header, steps: Sequence[Sequence[Transfer]], busiest: float) -> str:
+    """One row per device, one column per step, what the device sends in the cell.
+
+    `busiest` is how many stripes the busiest link carries.
+    """
+    devices = header.topology.devices
     cells = [
         [
-            " ".join(_cell(schedule, t) for t in transfers if t.source == device) or "."
+            " ".join(_cell(t, header.pieces) for t in transfers if t.source == device) or "."
             for transfers in steps
         ]
-        for device in range(schedule.devices)
+        for device in range(devices)
     ]
     widths = [max(len(row[step]) for row in cells) for step in range(len(steps))]
-    label = len(f"device {schedule.devices - 1}")
+    label = len(f"device {devices - 1}")
     lines = [
         f"{f'device {device}':<{label}} | "
         + " ".join(f"{cell:<{width}}" for cell, width in zip(row, widths))
         for device, row in enumerate(cells)
     ]
-    busiest = float(max(schedule.stripes_per_link().values(), default=0))
     head = (
-        f"{schedule.name} on a {schedule.topology.name} of {schedule.devices}, "
-        f"{_count(schedule.directions, 'direction')}, {_count(schedule.channels, 'channel')}: "
+        f"{header.name} on a {header.topology.name} of {devices}, "
+        f"{_count(header.directions, 'direction')}, {_count(header.channels, 'channel')}: "
         f"{_count(len(steps), 'step')}, {_count(busiest, 'stripe')} on the busiest link"
     )
     return "\n".join(line.rstrip() for line in [head, *lines])
 
 
-def _cell(schedule: "CollectiveSchedule", transfer: "Transfer") -> str:
-    whole = transfer.stop - transfer.first == schedule.pieces
+def _cell(transfer: Transfer, pieces_of_stripe: int) -> str:
+    whole = transfer.stop - transfer.first == pieces_of_stripe
     pieces = "" if whole else f"[{transfer.first}:{transfer.stop}]"
     sums = "p" if transfer.kind == "partial" else ""
     return f"{_ARROWS[transfer.direction]}{sums}{transfer.stripe}{pieces}"

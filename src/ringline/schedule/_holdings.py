@@ -5,25 +5,21 @@ A partial sum is another value after each addition and on each device, so its na
 terms is the `stripe`.
 """
 
-from typing import TYPE_CHECKING
-
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
-
-if TYPE_CHECKING:
-    from ringline.schedule._transfer import Transfer
-    from ringline.topology import Line, Rails, Ring
+from ringline.schedule._transfer import Transfer
+from ringline.topology import Line, Rails, Ring
 
 
 class Holdings:
     """The instructions so far, and the name of each partial sum that a device holds."""
 
-    def __init__(self, name: str, topology: "Ring | Line | Rails", pieces: int):
+    def __init__(self, name: str, topology: Ring | Line | Rails, pieces: int):
         self.name, self.topology, self.pieces = name, topology, pieces
         self.rows: list[list[Instruction]] = [[] for _ in range(topology.devices)]
         # (device, stripe, piece) -> additions so far, and the terms that are in the sum.
         self.sums: dict[tuple[int, int, int], tuple[int, tuple[int, ...]]] = {}
 
-    def send(self, transfer: "Transfer", target: int, piece: int) -> Value:
+    def send(self, transfer: Transfer, target: int, piece: int) -> Value:
         """Let the source send `piece`; returns the value that moves."""
         value = Value("stripe", transfer.stripe, piece)
         if transfer.kind == "partial":
@@ -32,7 +28,7 @@ class Holdings:
         self.rows[transfer.source].append(send)
         return value
 
-    def receive(self, transfer: "Transfer", target: int, piece: int, value: Value) -> None:
+    def receive(self, transfer: Transfer, target: int, piece: int, value: Value) -> None:
         """Let the target receive `value`, and add it where it is a partial sum."""
         row = self.rows[target]
         row.append(Receive(value, transfer.source, transfer.channel, step=transfer.step))
