@@ -6,14 +6,14 @@ Needs libtpu (`pip install 'ringline[aot]'`), no TPU. For each form: the order i
 start (S) and are waited for (D), computation that they span, and bytes of device memory by the
 compiler's cost analysis over those of the built-in. And how long collectives of 64 devices take to
 trace and compile: an all-gather over emulated ones, and each of the five, with permutes and as
-a kernel, for a slice of v5p.
+a kernel, for a slice of v5p; and the compiler alone, for the permutes of an all-reduce written out.
 
 What permutes can reach by that count, in bytes of a shard: the analysis counts each permute's two
 ends at its start and again when it is done, 4 x 3; putting four shards in place reads and writes
 each, 8. That is 20 over the built-in's 13, 1.54. A second direction cuts one shard in two, which
-costs 2 more, 1.69; the rest, 4, is one arrival that the compiler fetches into on-chip memory ahead
-of its placement and back from it, which is no device memory but is counted. A kernel that writes
-into the neighbour's output has none of it.
+costs 2 more, 1.69, and 1 more, 1.62, even if one pass both cut and placed it; the rest, 4, is one
+arrival that the compiler fetches into on-chip memory ahead of its placement and back from it, which
+is no device memory but is counted. A kernel that writes into the neighbour's output has none of it.
 """
 
 import argparse
@@ -39,6 +39,8 @@ from jax.sharding import PartitionSpec as P
 import ringline
 from ringline.aot import read_compiled, target
 from ringline.aot._quiet import quiet
+from ringline.schedule import all_reduce
+from ringline.topology import Line, Ring
 
 SHAPES = [((8192, 8192), 0), ((8192, 8192), 1), ((1, 1, 2048, 32768), 3)]
 FORMS = {
@@ -205,7 +207,20 @@ def many_chips() -> dict[str, float]:
                 took = compiled_in(mesh, form, arguments, out)[1]
                 found[f"{name}, {topology}, {implementation}"] = round(took, 2)
                 print(f"64 chips, {name}, {topology}, {implementation}: {took:.1f} s", flush=True)
+    for topology in (Ring, Line):
+        form = partial(permutes_alone, all_reduce(topology(64), directions=2))
+        took = compiled_in(mesh, form, [rows], P("x"))[1]
+        name = f"permutes of an all_reduce and nothing else, {topology.__name__.lower()}"
+        found[name] = round(took, 2)
+        print(f"64 chips, {name}: {took:.1f} s", flush=True)
     return found
+
+
+def permutes_alone(schedule, x):
+    """All sends of a schedule, written out: what the compiler takes for them."""
+    for lane in schedule.by_lane():
+        x = lax.ppermute(x, "x", [(t.source, schedule.target(t)) for t in lane])
+    return x
 
 
 def compile_many(topology: str) -> float:
