@@ -4,6 +4,7 @@
 else reads. Nothing here needs JAX.
 """
 
+from ringline.schedule._actions import Action as Action
 from ringline.schedule._all_gather import all_gather as all_gather
 from ringline.schedule._auto import zero_bubble as zero_bubble
 from ringline.schedule._breadth_first import circular as circular
@@ -22,8 +23,8 @@ from ringline.schedule._one_f_one_b import eager_one_f_one_b as eager_one_f_one_
 from ringline.schedule._one_f_one_b import interleaved_one_f_one_b as interleaved_one_f_one_b
 from ringline.schedule._one_f_one_b import one_f_one_b as one_f_one_b
 from ringline.schedule._parse_program import parse_program as parse_program
-from ringline.schedule._pipeline import Action as Action
 from ringline.schedule._pipeline import PipelineSchedule as PipelineSchedule
+from ringline.schedule._pipeline import parse_pipeline as parse_pipeline
 from ringline.schedule._program import Compute as Compute
 from ringline.schedule._program import Instruction as Instruction
 from ringline.schedule._program import Program as Program
@@ -39,7 +40,6 @@ from ringline.schedule._smallest import smallest_configurations as smallest_conf
 from ringline.schedule._smallest import smallest_hanging_bytes as smallest_hanging_bytes
 from ringline.schedule._split import merge_backward as merge_backward
 from ringline.schedule._split import split_backward as split_backward
-from ringline.schedule._text import parse_pipeline as parse_pipeline
 from ringline.schedule._ticks import Placed as Placed
 from ringline.schedule._ticks import place_on_ticks as place_on_ticks
 from ringline.schedule._transfer import Transfer as Transfer

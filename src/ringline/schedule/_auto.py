@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from ringline.schedule._actions import Action, rows_of
 from ringline.schedule._fill import fill_weights
-from ringline.schedule._generators import Layers, groups, require_counts, units
-from ringline.schedule._pipeline import Action, PipelineSchedule, looped, rows_of
+from ringline.schedule._generators import Layers, groups, looped, require_counts, units
+from ringline.schedule._pipeline import PipelineSchedule
 from ringline.schedule._spans import stage_spans
 from ringline.schedule._zero_bubble import zero_bubble_h1, zero_bubble_h2
 

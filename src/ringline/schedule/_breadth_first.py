@@ -1,7 +1,8 @@
 """Breadth-first schedules: all forwards, then all backwards in reverse."""
 
-from ringline.schedule._generators import Layers, require_counts, require_repeats
-from ringline.schedule._pipeline import Action, PipelineSchedule, looped, rows_of
+from ringline.schedule._actions import Action, rows_of
+from ringline.schedule._generators import Layers, looped, require_counts, require_repeats
+from ringline.schedule._pipeline import PipelineSchedule
 
 
 def linear(

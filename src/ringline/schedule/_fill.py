@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable, Sequence
 
-from ringline.schedule._pipeline import Action
+from ringline.schedule._actions import Action
 
 _SOON_S = 1e-9
 

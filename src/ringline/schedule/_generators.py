@@ -1,9 +1,9 @@
-"""What the generators share: the order of units, checks of counts, and dropping padding."""
+"""What the generators share: checks of counts, placement, the order of units, dropping padding."""
 
 from collections.abc import Iterable
 from itertools import pairwise
 
-from ringline.schedule._pipeline import Action
+from ringline.schedule._actions import Action
 
 Layers = int | tuple[int, ...] | None
 
@@ -21,6 +21,11 @@ def require_repeats(name: str, repeats: int, wanted: int, instead: str) -> None:
         raise ValueError(
             f"{name}: repeats must be {wanted}, got {repeats!r}; use {instead} for other numbers"
         )
+
+
+def looped(stages: int, repeats: int) -> tuple[int, ...]:
+    """The looped placement: chunk c on stage c mod p (a ring when v > 1)."""
+    return tuple(chunk % stages for chunk in range(stages * repeats))
 
 
 def groups(microbatches: int, stages: int) -> list[range]:

@@ -1,19 +1,16 @@
 """The terminal grid of a pipeline schedule: one row per stage, one column per unit of time."""
 
-from typing import TYPE_CHECKING
-
+from ringline.schedule._program import Program
 from ringline.schedule._ticks import place_on_ticks
 
-if TYPE_CHECKING:
-    from ringline.schedule._pipeline import PipelineSchedule
 
+def draw_grid(title: str, program: Program) -> str:
+    """Draw a pipeline's program with every operation one unit long and no transfer time.
 
-def grid(schedule: "PipelineSchedule") -> str:
-    """Draw the schedule with every operation one unit long and no transfer time.
-
-    A cell holds the action's text form; a dot is a bubble.
+    A cell holds the action's text form; a dot is a bubble. The first line is the title, the units
+    and the part of them that is idle.
     """
-    rows = place_on_ticks(schedule.program())
+    rows = place_on_ticks(program)
     ticks = 1 + max((row[-1].tick for row in rows if row), default=-1)
     cells = [["."] * ticks for _ in rows]
     for row, placed in zip(cells, rows):
@@ -26,8 +23,4 @@ def grid(schedule: "PipelineSchedule") -> str:
         f"{f'stage {stage}':<{label}} | " + " ".join(f"{cell:>{width}}" for cell in row)
         for stage, row in enumerate(cells)
     ]
-    head = (
-        f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} microbatches, "
-        f"{schedule.repeats} repeats; {ticks} units, {idle:.1%} idle"
-    )
-    return "\n".join([head, *lines])
+    return "\n".join([f"{title}; {ticks} units, {idle:.1%} idle", *lines])

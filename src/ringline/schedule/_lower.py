@@ -4,9 +4,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ringline.schedule._actions import Action
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
-
-Action = tuple[int, str, int]
 
 FORWARD_CHANNEL, BACKWARD_CHANNEL = 0, 1
 

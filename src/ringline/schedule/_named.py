@@ -5,8 +5,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from ringline.schedule._pipeline import PipelineSchedule
-from ringline.schedule._text import parse_pipeline
+from ringline.schedule._pipeline import PipelineSchedule, parse_pipeline
 
 ALIASES = {
     "gpipe": "linear",

@@ -1,13 +1,15 @@
 """1F1B schedules: after a warm-up every stage does one forward, one backward, and so on."""
 
+from ringline.schedule._actions import Action, rows_of
 from ringline.schedule._generators import (
     Layers,
     groups,
+    looped,
     require_counts,
     require_repeats,
     units,
 )
-from ringline.schedule._pipeline import Action, PipelineSchedule, looped, rows_of
+from ringline.schedule._pipeline import PipelineSchedule
 
 
 def one_f_one_b(

@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ringline.schedule._actions import Action
 from ringline.schedule._errors import ScheduleError
 from ringline.schedule._lower import BACKWARD_CHANNEL, FORWARD_CHANNEL, compute_of, join
 from ringline.schedule._program import Compute, Instruction, Program, Receive, Send, Value
-from ringline.schedule._text import COMPOUND, read_lines, stages_of_chunks, unreadable
+from ringline.schedule._table import COMPOUND, read_lines, stages_of_chunks, unreadable
 
 _CELL = re.compile(r"(\d+)(?:(SEND|RECV)_(?=[FB]))?([FBIW])(\d+)")
 _UPKEEP = re.compile(r"\d+(?:UNSHARD|RESHARD|REDUCE_GRAD)")
@@ -55,7 +56,7 @@ def parse_program(source: str | Path, *, fragment: bool = False) -> Program:
 
     def instruction(cell: "_Cell", stage: int, step: int) -> Instruction:
         if cell.kind == "":
-            action = (cell.chunk, cell.op, cell.microbatch)
+            action = Action(cell.chunk, cell.op, cell.microbatch)
             return compute_of(action, chunks, chunks, forward_only)
         if cell.peer not in held:
             raise ScheduleError(

@@ -16,26 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
+from ringline.schedule._actions import Action
 from ringline.schedule._check import check_program
 from ringline.schedule._errors import ScheduleError
+from ringline.schedule._grid import draw_grid
 from ringline.schedule._lower import lower_pipeline
+from ringline.schedule._pipeline_text import parse_table, print_table
 from ringline.schedule._program import Compute, Instruction, Program, Send
-
-
-class Action(NamedTuple):
-    """Operation `op` on `chunk` for `microbatch`; its text form is `2F0`.
-
-    With one repeat a chunk's number is its stage's.
-    """
-
-    chunk: int
-    op: str
-    microbatch: int
-
-    def __str__(self) -> str:
-        return f"{self.chunk}{self.op}{self.microbatch}"
 
 
 @dataclass(frozen=True)
@@ -189,24 +177,18 @@ class PipelineSchedule:
     @classmethod
     def from_csv(cls, source: str | Path, *, name: str = "custom") -> "PipelineSchedule":
         """Read the text form, see `ringline.schedule.parse_pipeline`."""
-        from ringline.schedule._text import parse_pipeline
-
         return parse_pipeline(source, name=name)
 
     def to_csv(self) -> str:
         """The text form: one line per stage, its actions separated by commas."""
-        lines = []
-        for stage, row in enumerate(self.rows):
-            cells = list(map(str, row))
-            for step in reversed(self.joined[stage] if self.joined else ()):
-                cells[step : step + 2] = [f"({cells[step]};{cells[step + 1]})OVERLAP_F_B"]
-            lines.append(",".join(cells) + "\n")
-        return "".join(lines)
+        return print_table(self.rows, self.joined)
 
     def __str__(self) -> str:
-        from ringline.schedule._grid import grid
-
-        return grid(self)
+        title = (
+            f"{self.name}: {self.stages} stages, {self.microbatches} microbatches, "
+            f"{self.repeats} repeats"
+        )
+        return draw_grid(title, self.program())
 
     def _validate_rows(self) -> None:
         backward = self._backward_ops()
@@ -266,30 +248,34 @@ class PipelineSchedule:
         return None
 
 
-def looped(stages: int, repeats: int) -> tuple[int, ...]:
-    """The looped placement: chunk c on stage c mod p (a ring when v > 1)."""
-    return tuple(chunk % stages for chunk in range(stages * repeats))
+def parse_pipeline(
+    source: str | Path, *, name: str = "custom", microbatches: int | None = None
+) -> PipelineSchedule:
+    """The schedule written in `source`: a path, or the text itself.
 
+    The stage of each chunk follows from the text, and so does a table of two directions: row s
+    is row p - 1 - s with each chunk c called c + p (modulo 2p).
 
-def rows_of(rows: Iterable[Iterable[Action]]) -> tuple[tuple[Action, ...], ...]:
-    """Freeze rows built as lists."""
-    return tuple(tuple(row) for row in rows)
+    Args:
+        source: a path to a .csv file, or its text.
+        name: of the schedule.
+        microbatches: how many there must be; None for as many as the text names.
 
+    Raises:
+        ScheduleError: for a cell that is not of the grammar, a chunk that two stages run, or one
+            that none runs, naming stage and step. `validate()` checks the rest.
+        OSError: for a path that cannot be read.
 
-def cells_of(
-    rows: Iterable[Iterable[tuple[Action, ...]]],
-) -> tuple[tuple[tuple[Action, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Rows, and the steps joined with the next, from cells of one action or two joined ones."""
-    flat, joined = [], []
-    for row in rows:
-        actions: list[Action] = []
-        steps = []
-        for cell in row:
-            steps += [len(actions)] if len(cell) == 2 else []
-            actions += cell
-        flat.append(tuple(actions))
-        joined.append(tuple(steps))
-    return tuple(flat), tuple(joined) if any(joined) else ()
+    Example:
+        >>> from ringline.schedule import linear, parse_pipeline
+        >>> schedule = parse_pipeline("0F0,0F1,0B0,0B1\\n1F0,1B0,1F1,1B1")
+        >>> schedule.stages, schedule.microbatches, schedule.peak_activations()
+        (2, 2, (2, 1))
+        >>> original = linear(stages=3, microbatches=5)
+        >>> parse_pipeline(original.to_csv(), name="linear") == original
+        True
+    """
+    return PipelineSchedule(name, **parse_table(source, microbatches)._asdict())
 
 
 def _steps_of(row: Iterable[Instruction]) -> list[int]:

@@ -7,7 +7,7 @@ this is what generators search with.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ringline.schedule._pipeline import Action
+from ringline.schedule._actions import Action
 
 
 def stage_spans(

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of
+from ringline.schedule._actions import Action, cells_of
+from ringline.schedule._pipeline import PipelineSchedule
 
 
 def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:

@@ -10,9 +10,10 @@ many activations the stage keeps.
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from ringline.schedule._actions import Action, rows_of
 from ringline.schedule._fill import fill_weights
 from ringline.schedule._generators import Layers, require_counts, require_repeats
-from ringline.schedule._pipeline import Action, PipelineSchedule, rows_of
+from ringline.schedule._pipeline import PipelineSchedule
 from ringline.schedule._spans import stage_spans
 from ringline.schedule._v_shape import v_placement
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
+from ringline.schedule._actions import Action, cells_of, rows_of
 from ringline.schedule._fill import fill_weights
 from ringline.schedule._generators import Layers, require_counts, require_repeats, without_padding
-from ringline.schedule._pipeline import Action, PipelineSchedule, cells_of, rows_of
+from ringline.schedule._pipeline import PipelineSchedule
 
 
 def v_placement(stages: int) -> tuple[int, ...]:

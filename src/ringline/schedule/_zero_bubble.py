@@ -1,7 +1,8 @@
 """Zero-bubble schedules of fixed form: the backward split into I and W, and W put off."""
 
-from ringline.schedule._generators import Layers, groups, require_counts, units
-from ringline.schedule._pipeline import Action, PipelineSchedule, looped, rows_of
+from ringline.schedule._actions import Action, rows_of
+from ringline.schedule._generators import Layers, groups, looped, require_counts, units
+from ringline.schedule._pipeline import PipelineSchedule
 
 
 def zero_bubble_h1(
