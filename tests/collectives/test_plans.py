@@ -1,5 +1,6 @@
 """How a schedule becomes one program for all devices: what is sent, placed and multiplied once."""
 
+from collections import defaultdict
 from itertools import product
 
 import pytest
@@ -19,7 +20,12 @@ SCHEDULES = [
             (Ring, Line), (2, 3, 4, 5, 8), (1, 2), (1, 3)
         )
     ),
-    *(all_gather(pairs(Ring(hosts))) for pairs in (Rails, Ladder) for hosts in (2, 3, 4)),
+    *(
+        all_gather(pairs(shape(hosts)), channels=channels)
+        for pairs, shape, hosts, channels in product(
+            (Rails, Ladder), (Ring, Line), (2, 3, 4), (1, 2)
+        )
+    ),
 ]
 
 
@@ -27,15 +33,17 @@ SCHEDULES = [
 def test_every_piece_of_every_stripe_is_placed_once(schedule):
     plan = plan_permutes(schedule)
     for device, members in enumerate(plan.members):
-        written = {}
+        written = defaultdict(list)
         for place in plan.placements():
             arrival = plan.arrivals[place.arrivals[place.which[device]]]
             for piece in range(arrival.first, arrival.stop):
-                written[place.numbers[device], piece] = arrival.stripes[device]
+                written[place.numbers[device], piece].append(arrival.stripes[device])
             assert place.first == arrival.first
-        # What came to others only is written over by the own stripe, the last.
-        everything = product(enumerate(members), range(plan.pieces))
-        assert written == {(number, piece): stripe for (number, stripe), piece in everything}
+        for (number, stripe), piece in product(enumerate(members), range(plan.pieces)):
+            found = written.pop((number, piece))
+            # What came to others only is written over by the own stripe, the last.
+            assert found == [stripe] or (stripe == device and found[-1] == stripe)
+        assert not written
 
 
 @pytest.mark.parametrize("directions", [1, 2])
@@ -109,7 +117,8 @@ def test_an_allocator_that_keeps_memory_is_known_by_the_environment(environment,
         (all_gather(Line(4)), 2**22, False, "update"),
         (reduce_scatter(Line(4)), 2**22, False, "update"),
         (all_reduce(Ring(4), directions=1), 2**22, False, "concatenate"),
-        (all_gather(Line(4)), 2**30, True, "concatenate"),
+        (all_gather(Line(4)), 2**27, True, "concatenate"),
+        (all_gather(Line(4)), 2**28, True, "update"),
         (all_gather(Ring(32)), 4, True, "update"),
         (all_gather(Ring(1)), 4, False, "concatenate"),
     ],

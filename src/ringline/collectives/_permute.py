@@ -30,7 +30,7 @@ Assembly = Literal["concatenate", "update"]
 _MAX_CONCATENATE_DEVICES = 16
 # Concatenating holds all arrivals at once: as much again as the result, twice that on a line. Where
 # that is fresh memory each of its pages costs a fault, while slabs use theirs again.
-_MAX_CONCATENATE_BYTES = 2**24
+_MAX_CONCATENATE_BYTES, _MAX_KEPT_BYTES = 2**24, 2**30
 _SLAB_BYTES = 2**21
 
 
@@ -46,8 +46,9 @@ def choose_assembly(schedule: CollectiveSchedule, stripe_bytes: int) -> Assembly
     sent = [lane[0] for lane in schedule.by_lane()]
     gathers = [first for first in sent if first.kind == sent[-1].kind]
     pieces = schedule.pieces + sum(first.stop - first.first for first in gathers)
-    fits = stripe_bytes * pieces // schedule.pieces <= _MAX_CONCATENATE_BYTES
-    return "concatenate" if branches_are_safe and (fits or keeps_memory()) else "update"
+    most = _MAX_KEPT_BYTES if keeps_memory() else _MAX_CONCATENATE_BYTES
+    fits = stripe_bytes * pieces // schedule.pieces <= most
+    return "concatenate" if branches_are_safe and fits else "update"
 
 
 def permute_all_gather(
