@@ -10,9 +10,11 @@ from ringline.schedule import (
     Action,
     ScheduleError,
     check_program,
+    named_schedule,
     parse_pipeline,
     place_on_ticks,
     receive_early,
+    schedule_names,
 )
 
 PHASES = (("FBIW",), ("F", "BIW"), ("F", "BI", "W"))
@@ -130,3 +132,10 @@ def test_layers_may_differ_from_stage_to_stage(case):
 def test_actions_of_one_microbatch_flow_down_and_back_up():
     schedule = schedules.one_f_one_b(stages=3, microbatches=1)
     assert schedule.rows == tuple((Action(s, "F", 0), Action(s, "B", 0)) for s in range(3))
+
+
+def test_every_generator_is_found_by_its_name():
+    every = {name for name in vars(schedules) if not name.startswith("_")}
+    assert {name.replace("-", "_") for name in schedule_names()} == every
+    for name in schedule_names():
+        assert named_schedule(name, stages=2, microbatches=3).name == name.replace("-", "_")

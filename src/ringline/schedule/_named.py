@@ -2,10 +2,37 @@
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 
+from ringline.schedule._auto import zero_bubble
+from ringline.schedule._breadth_first import circular, linear
+from ringline.schedule._one_f_one_b import (
+    eager_one_f_one_b,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+)
 from ringline.schedule._pipeline import PipelineSchedule, parse_pipeline
+from ringline.schedule._v_memory import zero_bubble_v_half, zero_bubble_v_min
+from ringline.schedule._v_shape import dualpipe_v, zero_bubble_v
+from ringline.schedule._zero_bubble import zero_bubble_h1, zero_bubble_h2
+
+_MAKERS: dict[str, Callable[..., PipelineSchedule]] = {
+    make.__name__: make
+    for make in (
+        linear,
+        circular,
+        one_f_one_b,
+        eager_one_f_one_b,
+        interleaved_one_f_one_b,
+        zero_bubble_h1,
+        zero_bubble_h2,
+        zero_bubble,
+        zero_bubble_v,
+        zero_bubble_v_half,
+        zero_bubble_v_min,
+        dualpipe_v,
+    )
+}
 
 ALIASES = {
     "gpipe": "linear",
@@ -49,20 +76,14 @@ def named_schedule(
 
 def schedule_names() -> list[str]:
     """The full names that `named_schedule` knows, with hyphens."""
-    return sorted(name.replace("_", "-") for name in _makers())
-
-
-def _makers() -> dict[str, Callable[..., PipelineSchedule]]:
-    schedules = import_module("ringline.schedules")
-    return {name: make for name, make in vars(schedules).items() if not name.startswith("_")}
+    return sorted(name.replace("_", "-") for name in _MAKERS)
 
 
 def _maker(name: str) -> Callable[..., PipelineSchedule]:
-    makers = _makers()
     plain = name.lower().replace("-", "_")
     plain = ALIASES.get(plain, plain)
-    if plain not in makers:
-        near = get_close_matches(plain, [*makers, *ALIASES], n=2) or list(makers)
+    if plain not in _MAKERS:
+        near = get_close_matches(plain, [*_MAKERS, *ALIASES], n=2) or list(_MAKERS)
         expected = " or ".join(close.replace("_", "-") for close in near)
         raise ValueError(f"no schedule is called {name!r}; expected {expected}, or a .csv file")
-    return makers[plain]
+    return _MAKERS[plain]
