@@ -28,6 +28,16 @@ def looped(stages: int, repeats: int) -> tuple[int, ...]:
     return tuple(chunk % stages for chunk in range(stages * repeats))
 
 
+def v_placement(stages: int) -> tuple[int, ...]:
+    """The V placement: chunk c on stage c, and on 2p - 1 - c from p on."""
+    return (*range(stages), *reversed(range(stages)))
+
+
+def v_chunks(stage: int, stages: int) -> tuple[int, int]:
+    """The chunks that a stage holds in the V placement: on the arm down, on the arm up."""
+    return stage, 2 * stages - 1 - stage
+
+
 def groups(microbatches: int, stages: int) -> list[range]:
     """The microbatches cut into runs of at least `stages` each, as even as they come.
 

@@ -12,10 +12,15 @@ from itertools import product
 
 from ringline.schedule._actions import Action, rows_of
 from ringline.schedule._fill import fill_weights
-from ringline.schedule._generators import Layers, require_counts, require_repeats
+from ringline.schedule._generators import (
+    Layers,
+    require_counts,
+    require_repeats,
+    v_chunks,
+    v_placement,
+)
 from ringline.schedule._pipeline import PipelineSchedule
 from ringline.schedule._spans import stage_spans
-from ringline.schedule._v_shape import v_placement
 
 _PERIOD = 6
 
@@ -179,7 +184,7 @@ def _orders(block: Block, microbatches: int) -> list[list[Action]]:
     """Per stage, its F and I by the time that the block repeated gives them."""
     orders = []
     for stage, times in enumerate(block):
-        arms = (stage, 2 * len(block) - 1 - stage)
+        arms = v_chunks(stage, len(block))
         timed = [
             (time + _PERIOD * i, Action(arms[place // 2], "FI"[place % 2], i))
             for place, time in enumerate(times)

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator
 
 from ringline.schedule._actions import Action, cells_of, rows_of
 from ringline.schedule._fill import fill_weights
-from ringline.schedule._generators import Layers, require_counts, require_repeats, without_padding
+from ringline.schedule._generators import (
+    Layers,
+    require_counts,
+    require_repeats,
+    v_chunks,
+    v_placement,
+    without_padding,
+)
 from ringline.schedule._pipeline import PipelineSchedule
-
-
-def v_placement(stages: int) -> tuple[int, ...]:
-    """The V placement: chunk c on stage c, and on 2p - 1 - c from p on."""
-    return (*range(stages), *reversed(range(stages)))
 
 
 def zero_bubble_v(
@@ -122,7 +124,7 @@ class _Arms:
     """One stage's two chunks, and the next microbatch of each operation on each."""
 
     def __init__(self, stage: int, stages: int):
-        self.chunks = (stage, 2 * stages - 1 - stage)
+        self.chunks = v_chunks(stage, stages)
         self.done: dict[tuple[str, int], int] = {(op, arm): 0 for op in "FI" for arm in (0, 1)}
         self.put_off: list[tuple[int, int]] = []
 
