@@ -91,5 +91,12 @@ def test_validate_says_what_it_does_and_writes_a_page(capsys, tmp_path):
     assert "check 1 of 1: korthikanti" in capsys.readouterr().err
     text = page.read_text()
     assert text.index("### Test rows") < text.index("### Fit rows")
-    with pytest.raises(ValueError, match="cannot write"):
-        _validate.run(_validate.ValidateFlags(markdown=tmp_path / "none" / "a.md"))
+
+
+def test_validate_reads_its_file_before_any_check(capsys):
+    assert main(["validate", "--vtrain", "no.csv"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "ringline: error: cannot read no.csv: No such file or directory; give vTrain's CSV file\n"
+    )
+    assert captured.out == ""

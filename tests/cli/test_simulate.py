@@ -72,7 +72,6 @@ def test_writes_every_picture(tmp_path):
         (["circlar"], "no schedule is called 'circlar'; expected circular"),
         (["linear", "--repeats", "2"], "linear"),
         (["absent.csv"], "cannot read 'absent.csv': No such file"),
-        (["linear", "--html", "/absent/page.html"], "cannot write '/absent/page.html'"),
         (["linear", "--stages", "0"], "stages must be a whole number of at least 1"),
         (["linear", "--forward", "1", "2"], "one for each of 4 stages, got 2"),
         (["linear", "--forward"], "one for each of 4 stages, got 0"),

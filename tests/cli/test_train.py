@@ -55,7 +55,7 @@ def test_compare_has_steps_of_its_own():
         (["--resume", "--out", "none"], "holds no run to resume"),
         (["--out", "short.txt"], "must be a folder"),
         (["--out", "old"], "already holds a run"),
-        (["--json", "none/results.json"], "folder does not exist"),
+        (["--json", "none/results.json"], "cannot write 'none/results.json'"),
         (["--compare", "--resume"], "leave one of them out"),
         (["--process-id", "1"], "need --coordinator"),
     ],

@@ -100,6 +100,8 @@ _EXTRA_OF = {"optax": "train", "orbax": "train", "matplotlib": "plot", "libtpu":
 def _run(name: str, rest: list[str]) -> int:
     import tyro
 
+    from ringline.cli._files import check_files
+
     command = COMMANDS[name]
     module = import_module(f"ringline.cli.{command.module}")
     printed = StringIO()
@@ -115,6 +117,7 @@ def _run(name: str, rest: list[str]) -> int:
         if stop.code != BAD_INPUT:
             raise
         raise ValueError(f"{_one_line(printed.getvalue())}; see ringline {name} --help") from None
+    check_files(flags)
     try:
         return module.run(flags)
     except ValueError as error:

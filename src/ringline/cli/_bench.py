@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
@@ -26,6 +25,7 @@ from ringline.cli._bench_table import (
     redop_of,
     wrong_in,
 )
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 
@@ -200,7 +200,8 @@ def run(flags: _Flags) -> int:
             print(line_of(row, columns), file=out, flush=True)
     print(foot(rows), file=out)
     if flags.json is not None and first:
-        _write(flags.json, _document(flags, operation, rows))
+        document = _document(flags, operation, rows)
+        write_text(flags.json, json.dumps(document, indent=2) + "\n")
     if flags.plot is not None and first:
         from ringline.cli._bench_plot import plot_bandwidth
 
@@ -233,14 +234,6 @@ def _check(flags: _Flags) -> None:
         raise ValueError(
             f"the line rate must be over 0 GB/s, got {flags.link_gb_s}; change --link-gb-s"
         )
-    for name, path in (("json", flags.json), ("plot", flags.plot)):
-        if path in (None, "-"):
-            continue
-        folder = Path(path).resolve().parent
-        if not os.access(folder, os.W_OK) or Path(path).is_dir():
-            raise ValueError(
-                f"cannot write {str(path)!r}; give --{name} a file in a folder that exists"
-            )
     if flags.plot is not None:
         if flags.plot.suffix not in _PICTURES:
             raise ValueError(f"--plot must end in {', '.join(_PICTURES)}, got {str(flags.plot)!r}")
@@ -315,18 +308,3 @@ def _document(flags: _Flags, operation: "Operation", rows: "list[Row]") -> dict[
             "python": platform.python_version(),
         },
     }
-
-
-def _write(target: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=2) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    # Beside the target first, so that a full disk leaves no half of a file.
-    part = Path(f"{target}.part")
-    try:
-        part.write_text(text)
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ValueError(f"cannot write {target!r}: {error.strerror}; change --json") from error

@@ -1,16 +1,15 @@
 """`ringline check`: can a collective hang, or overwrite what is in use?"""
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
 from ringline.cli._collective_flags import Layout, axes_of, read_collective, schedule_of
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 from ringline.schedule import (
@@ -109,12 +108,11 @@ def run(flags: Check) -> int:
     smallest = smallest_configurations(schedule_for, size, flow, most_channels=most_channels)
     least_bytes = smallest_hanging_bytes(schedule_for(flags.channels), flow)
     if flags.json is not None:
-        text = json.dumps(_as_json(flags, size, verdict, smallest, least_bytes), indent=2) + "\n"
-        if flags.json == "-":
-            sys.stdout.write(text)
-            return 0 if verdict.safe else 1
-        Path(flags.json).write_text(text, encoding="utf-8")
-    _print(Console(highlight=False, soft_wrap=True), flags, size, verdict, smallest, least_bytes)
+        found = _as_json(flags, size, verdict, smallest, least_bytes)
+        write_text(flags.json, json.dumps(found, indent=2) + "\n")
+    if flags.json != "-":
+        console = Console(highlight=False, soft_wrap=True)
+        _print(console, flags, size, verdict, smallest, least_bytes)
     return 0 if verdict.safe else 1
 
 

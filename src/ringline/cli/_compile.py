@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _too_large(error: "DoesNotFitError", flags: CompileFlags) -> int:
 
     print(f"ringline: error: {error}", file=sys.stderr)
     if flags.json:
-        _put(flags.json, json.dumps({"target": flags.target, "memory": memory_json(error.memory)}))
+        found = {"target": flags.target, "memory": memory_json(error.memory)}
+        write_text(flags.json, json.dumps(found) + "\n")
     return DOES_NOT_FIT
 
 
@@ -170,22 +172,15 @@ def _write(runs: list[_Run], flags: CompileFlags) -> None:
     documents = [_document(run) for run in runs]
     if flags.json:
         chosen = documents[0] if len(documents) == 1 else documents
-        _put(flags.json, json.dumps(chosen, indent=1))
-    if flags.html:
-        _page(runs, flags.html)
+        write_text(flags.json, json.dumps(chosen, indent=1) + "\n")
     if flags.text:
-        flags.text.write_text(runs[0].compiled.text, encoding="utf-8")
+        write_text(flags.text, runs[0].compiled.text)
     if flags.json != "-":
         console = Console() if sys.stdout.isatty() else Console(width=140)
         for run in runs:
             _print(run, console)
-
-
-def _put(path: str, text: str) -> None:
-    if path == "-":
-        print(text)
-    else:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+    if flags.html:  # last, as a program without a loop has none
+        _page(runs, flags.html)
 
 
 def _document(run: _Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from ringline import trace
 from ringline.aot import Compiled
 from ringline.aot._report import COLUMNS, collective_rows, summary_lines
 from ringline.aot._walk import Context, Step
+from ringline.cli._files import write_text
 from ringline.simulate import Event, Timeline
 
 _SMALLEST_SHARE = 0.005  # of the loop's body: what is shorter is not drawn
@@ -38,7 +39,7 @@ def write_page(
     ]
     sections += [_table(*table) for table in tables]
     page = trace.html(drawn, title=f"Compiled for {programs[0][1].target.name}")
-    path.write_text(page.replace("</main>", "\n".join([*sections, "</main>"])), encoding="utf-8")
+    write_text(path, page.replace("</main>", "\n".join([*sections, "</main>"])))
 
 
 def loop_timeline(name: str, compiled: Compiled) -> Timeline | None:

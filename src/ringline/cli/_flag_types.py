@@ -1,9 +1,11 @@
 """Types of optional flags, whose help says what they take and not that they are None at first."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import tyro
+
+WRITTEN: Final = "a file that the command writes at its end"
 
 
 def takes(metavar: str) -> Any:
@@ -12,5 +14,6 @@ def takes(metavar: str) -> Any:
 
 
 Whole = Annotated[int | None, takes("INT")]
-File = Annotated[Path | None, takes("FILE")]
-FileOrOutput = Annotated[str | None, takes("FILE|-")]
+InputFile = Annotated[Path | None, takes("FILE")]
+File = Annotated[Path | None, takes("FILE"), WRITTEN]
+FileOrOutput = Annotated[str | None, takes("FILE|-"), WRITTEN]

@@ -2,13 +2,13 @@
 
 import json as json_format
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import FileOrOutput, takes
 from ringline.plan import calibration_for
 from ringline.topology import Chip, Cluster, chips, cluster
@@ -46,12 +46,10 @@ def run(flags: HardwareFlags) -> int:
         one = isinstance(found, Chip)
         table = _chip_table(found) if one else _cluster_table(found)
         data = _chip_json(found) if one else _cluster_json(found)
-    if flags.json == "-":
-        print(json_format.dumps(data, indent=1))
-        return 0
-    Console().print(table)
     if flags.json:
-        Path(flags.json).write_text(json_format.dumps(data, indent=1) + "\n", encoding="utf-8")
+        write_text(flags.json, json_format.dumps(data, indent=1) + "\n")
+    if flags.json != "-":
+        Console().print(table)
     return 0
 
 

@@ -4,7 +4,6 @@ import json as json_format
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ringline.cli import BAD_INPUT
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import FileOrOutput
 from ringline.plan._layout import parse_constraints
 from ringline.plan._model import model
@@ -59,11 +59,8 @@ def run(flags: PlanFlags) -> int:
     with _progress() as report:
         found = search(work, top=flags.top, progress=report)
         answers = [why(work, found, asked) for asked in flags.why]
-    if flags.json == "-":
-        print(json_format.dumps(found_json(found, answers), indent=1))
-    elif flags.json:
-        text = json_format.dumps(found_json(found, answers), indent=1)
-        Path(flags.json).write_text(text + "\n", encoding="utf-8")
+    if flags.json:
+        write_text(flags.json, json_format.dumps(found_json(found, answers), indent=1) + "\n")
     if not found.plans:
         raise ValueError(verdict(found))
     if flags.json != "-":

@@ -2,17 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
 from ringline import trace
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.schedule import PipelineSchedule, named_schedule
 from ringline.simulate import Timeline, simulate
@@ -72,18 +70,15 @@ def run(flags: Simulate) -> int:
     ]
     title = f"Step time: {', '.join(timeline.name for timeline in timelines)}"
     numbers = json.dumps([_numbers(timeline) for timeline in timelines], indent=2) + "\n"
-    files: list[tuple[Path | None, Callable[[Path], object]]] = [
-        (flags.trace, lambda path: trace.chrome(timelines, path)),
-        (flags.html, lambda path: trace.html(timelines, path, title=title)),
-        (flags.svg, lambda path: trace.svg(timelines, path)),
-        (None if flags.json in (None, "-") else Path(flags.json), lambda p: p.write_text(numbers)),
-    ]
-    for path, write in files:
-        if path is not None:
-            with _one_line(path, "write"):
-                write(path)
+    if flags.trace:
+        write_text(flags.trace, trace.chrome(timelines))
+    if flags.html:
+        write_text(flags.html, trace.html(timelines, title=title))
+    if flags.svg:
+        write_text(flags.svg, trace.svg(timelines))
+    if flags.json:
+        write_text(flags.json, numbers)
     if flags.json == "-":
-        sys.stdout.write(numbers)
         return 0
     console = Console() if sys.stdout.isatty() else Console(width=140)
     trace.terminal(timelines, console=console)
@@ -96,8 +91,10 @@ def _schedules(names: list[str], flags: Simulate) -> list[PipelineSchedule]:
     """The schedules called `names`. `--repeats` goes to those that can have several."""
     made = []
     for name in names:
-        with _one_line(name):
+        try:
             made.append(named_schedule(name, stages=flags.stages, microbatches=flags.microbatches))
+        except OSError as error:
+            raise ValueError(f"cannot read {name!r}: {error.strerror}; check the path") from error
     if flags.repeats is not None:
         several = [schedule.repeats > 1 for schedule in made]
         for i, name in enumerate(names):
@@ -111,17 +108,6 @@ def _schedules(names: list[str], flags: Simulate) -> list[PipelineSchedule]:
     for schedule in made:
         schedule.validate()
     return made
-
-
-@contextmanager
-def _one_line(path: object, verb: str = "read") -> Generator[None]:
-    """Turn a fault of the file system into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"cannot {verb} {str(path)!r}: {error.strerror}; check the path"
-        ) from error
 
 
 def _simulate(schedule: PipelineSchedule, flags: Simulate) -> Timeline:

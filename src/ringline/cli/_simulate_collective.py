@@ -1,10 +1,7 @@
 """`ringline simulate all-gather` and its like: the time of a collective, packet by packet."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
@@ -13,6 +10,7 @@ from rich.table import Table
 
 from ringline import trace
 from ringline.cli._collective_flags import Collective, Layout, axes_of, schedule_of
+from ringline.cli._files import write_text
 from ringline.cli._flag_types import File, FileOrOutput, Whole, takes
 from ringline.cli._sizes import read_bytes
 from ringline.schedule import CollectiveSchedule, Program
@@ -133,17 +131,15 @@ def run(flags: _SimulateCollective) -> int:
     assert last is not None
     title = f"{flags.collective} of {last.gathered_bytes:,} B, {flags.topology} of {flags.devices}"
     text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    files: list[tuple[Path | None, Callable[[Path], object]]] = [
-        (flags.trace, lambda path: trace.chrome([last.timeline], path)),
-        (flags.html, lambda path: trace.html([last.timeline], path, title=title)),
-        (flags.svg, lambda path: trace.svg([last.timeline], path)),
-        (None if flags.json in (None, "-") else Path(flags.json), lambda p: p.write_text(text)),
-    ]
-    for path, write in files:
-        if path is not None:
-            write(path)
+    if flags.trace:
+        write_text(flags.trace, trace.chrome(last.timeline))
+    if flags.html:
+        write_text(flags.html, trace.html(last.timeline, title=title))
+    if flags.svg:
+        write_text(flags.svg, trace.svg(last.timeline))
+    if flags.json:
+        write_text(flags.json, text)
     if flags.json == "-":
-        sys.stdout.write(text)
         return 0
     _print(Console(highlight=False), hardware, flags, rows, last)
     return 0

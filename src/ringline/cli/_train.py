@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args, get
 
 import tyro
 
+from ringline.cli._files import write_text
+from ringline.cli._flag_types import FileOrOutput
 from ringline.train import TrainConfig, merge, read_toml
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _COMMAND: dict[str, tuple[Any, Any, str]] = {
         "Train plainly, through a linear and through a circular pipeline, and compare the losses "
         f"over {COMPARE_STEPS} steps (or --steps).",
     ),
-    "json": (str | None, None, "Write the results there too; - for standard output."),
+    "json": (FileOrOutput, None, "Write the results there too; - for standard output."),
     "coordinator": (str | None, None, "For several processes: host:port of process 0."),
     "process_id": (int | None, None, "For several processes: the number of this one, from 0."),
     "num_processes": (int | None, None, "For several processes: how many."),
@@ -59,7 +61,7 @@ def _make_flags() -> type:
 def _field(
     name: str, hint: Any, default: Any, text: str, behaviour: str | None = None
 ) -> tuple[str, Any, Any]:
-    metavar = None if hint is bool else _metavar(hint)
+    metavar = None if hint in (bool, FileOrOutput) else _metavar(hint)
     note = tyro.conf.arg(
         help=text, metavar=metavar, help_behavior_hint="" if behaviour is None else behaviour
     )
@@ -113,9 +115,6 @@ def _check_command(command: dict[str, Any]) -> None:
             f"ringline train needs {' and '.join(missing)}, not installed here; run pip install "
             "'ringline[train,plot,demo]'"
         )
-    target = command["json"]
-    if target not in (None, "-") and not Path(target).absolute().parent.is_dir():
-        raise ValueError(f"--json {target}: its folder does not exist; make it, or change --json")
     if command["compare"] and command["resume"]:
         raise ValueError("--compare starts anew, got --resume beside it; leave one of them out")
 
@@ -235,10 +234,12 @@ def _compare(config: TrainConfig, target: str | None, stream: TextIO) -> int:
     from ringline.train._compare import compare, plot_comparison
     from ringline.train._console import Reporter
     from ringline.train._distributed import is_main
-    from ringline.train._folder import COMPARISON, new_folder
+    from ringline.train._folder import COMPARISON, check_writable, new_folder
     from ringline.train._report import write_json
 
     folder = new_folder(config.out, "compare")
+    if is_main():
+        check_writable(folder)
     comparison = compare(config, Reporter(stream if is_main() else None, config.log_every))
     if not is_main():
         return 0
@@ -262,9 +263,5 @@ def _compare(config: TrainConfig, target: str | None, stream: TextIO) -> int:
 
 
 def _give(numbers: dict[str, Any], target: str | None) -> None:
-    from ringline.train._report import write_json
-
-    if target == "-":
-        print(json.dumps(numbers, indent=2))
-    elif target is not None:
-        write_json(Path(target), numbers)
+    if target is not None:
+        write_text(target, json.dumps(numbers, indent=2) + "\n")

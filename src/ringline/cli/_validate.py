@@ -12,8 +12,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ringline.cli._flag_types import File, FileOrOutput
+from ringline.cli._files import write_text
+from ringline.cli._flag_types import File, FileOrOutput, InputFile
 from ringline.plan.validate import CHECKS, Figure, Options, Report, markdown
+from ringline.plan.validate._vtrain import read_runs
 from ringline.topology._tables import nearest
 
 
@@ -25,7 +27,7 @@ class ValidateFlags:
         tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="CHECK")
     ] = ()
     """Checks to run, such as korthikanti; all if left out; may be given several times."""
-    vtrain: File = None
+    vtrain: InputFile = None
     """vTrain's single-node ground truth, a CSV file; without it that check is skipped."""
     failures: bool = False
     """Show only the figures that fail."""
@@ -41,11 +43,9 @@ def run(flags: ValidateFlags) -> int:
     for name in only:
         if name not in CHECKS:
             raise ValueError(f"unknown check {name!r}{nearest(name, CHECKS)}")
-    files = [flags.markdown, None if flags.json in (None, "-") else Path(flags.json)]
-    for path in files:
-        if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
-            raise ValueError(f"cannot write {str(path)!r}; give a file in a folder that exists")
     names = only or tuple(CHECKS)
+    if flags.vtrain and "vtrain" in names:
+        read_runs(flags.vtrain)  # now, so that a bad file is not found out after other checks
     reports = []
     console = Console() if sys.stdout.isatty() else Console(width=140)
     for number, name in enumerate(names, start=1):
@@ -56,13 +56,10 @@ def run(flags: ValidateFlags) -> int:
         command = f"ringline validate --markdown {flags.markdown.name}"
         if flags.vtrain:
             command += f" --vtrain {flags.vtrain.name}"
-        flags.markdown.write_text(markdown(reports, command=command), encoding="utf-8")
+        write_text(flags.markdown, markdown(reports, command=command))
     if flags.json:
-        text = json_format.dumps([report.as_json() for report in reports], indent=1)
-        if flags.json == "-":
-            print(text)
-        else:
-            Path(flags.json).write_text(text + "\n", encoding="utf-8")
+        found = [report.as_json() for report in reports]
+        write_text(flags.json, json_format.dumps(found, indent=1) + "\n")
     return 1 if any(report.failures for report in reports) else 0
 
 

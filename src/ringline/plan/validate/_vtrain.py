@@ -142,7 +142,7 @@ def read_runs(path: Path) -> list[Run]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error}; give vTrain's CSV file") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}; give vTrain's CSV file") from error
     runs = []
     for number, row in enumerate(rows, start=2):
         try:
