@@ -48,6 +48,18 @@ def test_version(capsys):
         (["schedule", "circular", "--repeats", "0"], ["repeats", "at least 1", "got 0"]),
         (["schedule", "linear", "--stagez", "3"], ["--stagez", "--help"]),
         (["schedule", "linear", "--stages", "x"], ["--stages", "'x'"]),
+        (
+            ["bench", "all-gather", "--per-host", "3"],
+            ["error: --per-host must be one of 1, 2, got '3'; change --per-host; see"],
+        ),
+        (
+            ["train", "--remat", "most"],
+            ["--remat must be one of full, none, got 'most'; change --remat; see ringline train"],
+        ),
+        (
+            ["simulate", "linear", "--gather-every", "day"],
+            ["--gather-every must be one of step, use, got 'day'; change --gather-every"],
+        ),
         (["schedule", "missing.csv"], ["missing.csv", "No such file"]),
     ],
     ids=str,

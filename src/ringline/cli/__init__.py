@@ -5,6 +5,7 @@ and is imported only when asked for.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
+_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)")
 _EXTRA_OF = {"optax": "train", "orbax": "train", "matplotlib": "plot", "libtpu": "aot"}
 
 
@@ -131,7 +133,15 @@ def _one_line(box: str) -> str:
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
     first = 0 if framed or not rules else rules[0] + 1
     last = next((i for i in rules if i > first), len(lines))
-    return " ".join(lines[first:last]).strip(" .") or "these options cannot be read"
+    message = " ".join(lines[first:last]).strip(" .") or "these options cannot be read"
+    return _CHOICE.sub(_expected, message)
+
+
+def _expected(choice: re.Match[str]) -> str:
+    """Our words for a choice that does not exist, without the None of a flag that is not given."""
+    got, flag, names = choice.groups()
+    expected = sorted(name for name in re.findall("'(.*?)'", names) if name != "None")
+    return f"{flag} must be one of {', '.join(expected)}, got {got!r}; change {flag}"
 
 
 def _find(given: list[str]) -> tuple[str, list[str]]:
