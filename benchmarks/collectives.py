@@ -98,12 +98,18 @@ _RATIOS = {
 
 
 def _bounds(row: dict) -> dict[str, float | None]:
-    """What n - 1 permutes and one pass over the result take, each alone: fresh, or in place."""
-    chained = row["chained_us"]
-    return {
-        "bound_us": chained and chained + row["fresh_us"],
-        "in_place_bound_us": chained and chained + row["placed_us"],
-    }
+    """What the sends and one pass over the result take, each alone: fresh, or in place.
+
+    The n - 1 chained permutes are what a ring sends. On a line they send n - 1 stripes each, of
+    the n (n - 1) that have to be sent.
+    """
+    if not row["chained_us"]:
+        return {"bound_us": None, "in_place_bound_us": None}
+    devices = row["devices"]
+    sends = row["chained_us"]
+    if row["topology"] == "line":
+        sends *= devices / (devices - 1)
+    return {"bound_us": sends + row["fresh_us"], "in_place_bound_us": sends + row["placed_us"]}
 
 
 def _ratio(row: dict, over: str, under: str) -> float | None:
@@ -154,7 +160,8 @@ def _table(document: dict) -> str:
         "results' fresh memory once and nothing else; chained is n - 1 permutes of a stripe; in "
         "place writes over a donated buffer, placed the own stripe n times over one and nothing "
         "else. Bounds, for whoever sends and then writes: chained + fresh, in place chained + "
-        "placed. Every element of every device's result is checked.",
+        "placed, where a line's chained counts n / (n - 1) times, for all that it has to send. "
+        "Every element of every device's result is checked.",
         "",
         "| " + " | ".join(names) + " |",
         "|---" * len(names) + "|",
