@@ -1,6 +1,7 @@
 """`ringline compile`: a report of any program, and one line for what is wrong."""
 
 import json
+import re
 
 import pytest
 
@@ -77,7 +78,10 @@ def test_a_function_of_the_users(libtpu, own, capfd, tmp_path):
     assert (gather["axis"], gather["link"]) == ("fsdp", "ICI")
     assert gather["name"] in text.read_text()
     assert "trips of loop" in page.read_text()
-    assert "<td>all-gather</td>" in page.read_text()
+    assert '<th scope="row">all-gather</th>' in page.read_text()
+    words = re.sub(r"<(style|script).*?</\1>", "", page.read_text(), flags=re.S)
+    assert "the program of every device" in words
+    assert not re.search(r"stage|microbatch|bubble|activation", words, re.I)
     assert lines(err) == []
     assert "compiling for 2x v5e-4" in err
 
@@ -205,3 +209,5 @@ def test_a_recipe_with_its_prediction(libtpu, tmp_path, capfd):
     assert "…" not in out
     assert "Assumed: nothing" in out
     assert "eager-1f1b: one of" in page.read_text()
+    assert '"forward"' in page.read_text()
+    assert '"backward"' in page.read_text()

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from trace_helpers import circular_step, gather, linear_step, split_step
+from trace_helpers import circular_step, gather, linear_step, program, split_step
 
 from ringline.schedule import all_reduce, circular
 from ringline.simulate import Timeline, simulate, simulate_collective
@@ -156,6 +156,19 @@ def test_stripes_of_a_collective_are_named(visit):
     assert "piece 0 of stripe" in page.locator("#tip").inner_text()
     assert "until the last packet has arrived" in page.locator("thead").inner_text()
     assert "microbatch" not in page.locator("body").inner_text()
+
+
+def test_a_compiled_program_has_no_stages_or_microbatches(visit):
+    page = visit([program(), program()])
+    page.locator(".panel canvas").first.focus()
+    page.keyboard.press("Enter")
+    tip = page.locator("#tip").inner_text()
+    assert "a_very_long_name_of_a_fusion.1 · fusion" in tip
+    body = page.locator("body").inner_text()
+    assert "2 loops on one time axis" in body
+    assert "1.5 ms" in page.locator("tbody").inner_text()  # of the transfer that is exposed
+    assert not re.search(r"stage|microbatch|bubble|chunk|-1", body, re.IGNORECASE)
+    assert not page.get_by_role("button", name="Arrows").is_visible()
 
 
 def test_keys_zoom_pan_and_pick(visit):

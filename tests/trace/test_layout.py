@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from trace_helpers import circular_step, gather, linear_step, split_step
+from trace_helpers import circular_step, gather, linear_step, program, split_step
 
 from ringline.schedule import all_gather, all_reduce, one_f_one_b
 from ringline.simulate import simulate, simulate_collective
@@ -54,6 +54,7 @@ def test_transfers_of_one_link_at_once_have_lanes_of_their_own():
 def test_caption():
     assert Layout(circular_step()).caption == "4 stages, 8 microbatches, 2 repeats"
     assert Layout(gather()).caption == "2 devices"
+    assert Layout(program()).caption == "the program of every device"
 
 
 def test_nothing_to_draw_is_refused():

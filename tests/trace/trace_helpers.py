@@ -1,7 +1,7 @@
 """Timelines that several tests draw."""
 
 from ringline.schedule import Program, Receive, Send, Value, circular, linear, zero_bubble_h1
-from ringline.simulate import Link, Timeline, simulate, simulate_program
+from ringline.simulate import Event, Link, Timeline, simulate, simulate_program
 
 
 def linear_step() -> Timeline:
@@ -20,6 +20,16 @@ def split_step() -> Timeline:
         weight_gradient_s=1.0,
         transfer_s=0.1,
     )
+
+
+def program() -> Timeline:
+    """A trip of a compiled program's loop: instructions of one device."""
+    events = (
+        Event(0.0, 1e-3, 0, "compute", "fusion", "a_very_long_name_of_a_fusion.1", -1, -1),
+        Event(0.5e-3, 2e-3, 0, "transfer", "all-gather over ICI", "all-gather.1", -1, -1, peer=0),
+        Event(2.5e-3, 1e-3, 0, "compute", "conditional", "conditional.1", -1, -1),
+    )
+    return Timeline("one of 3 trips of loop while.1", events, devices=1)
 
 
 def gather() -> Timeline:

@@ -72,7 +72,7 @@ def report(compiled: Compiled) -> RenderableType:
     for row in collective_rows(compiled):
         table.add_row(*row)
     lines = summary_lines(compiled)
-    return Group(*(Text(line) for line in lines), table, Text(_FOOTNOTE))
+    return Group(*(Text(line) for line in lines), table, Text(FOOTNOTE))
 
 
 def summary_lines(compiled: Compiled) -> list[str]:
@@ -101,7 +101,7 @@ def _estimate(compiled: Compiled) -> str:
 
 
 COLUMNS = ("collective", "link", "axis", "size", "runs a step", "spans", "transfer", "")
-_FOOTNOTE = (
+FOOTNOTE = (
     "times: of one execution; a transfer is hidden when the computation between its last start "
     "and its first wait takes longer. Computation by the estimate above, transfers by the "
     "links' rates; nothing was run."

@@ -50,7 +50,7 @@ class CompileFlags:
     json: FileOrOutput = None
     """Write the report as JSON; `-` for standard output, which then holds nothing else."""
     html: File = None
-    """Write a page with the report and a drawing of one tick of the compiled program."""
+    """Write a page with the report and a drawing of one trip of the program's longest loop."""
     text: File = None
     """Write the scheduled program itself."""
 
@@ -343,10 +343,18 @@ def _page(runs: list[_Run], path: Path) -> None:
     programs, tables = [], []
     for run in runs:
         name = f"{run.way.name}: " if run.way else ""
-        programs.append((name, run.compiled))
+        programs.append((name, run.compiled, _branches(run)))
         if run.recipe is not None:
             tables.append((f"{name}prediction against program", _COLUMNS, _compared(run)))
     write_page(programs, path, tables)
+
+
+def _branches(run: _Run) -> str:
+    """What the branches of a tick are, in order; known of schedules that are executed as one."""
+    if run.way is None or not run.way.scheduled:
+        return ""
+    ops = {action.op for row in run.way.schedule.rows for action in row}
+    return "FIW" if "W" in ops else "FB"
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def html(
     page = Template(_resource("page.html")).substitute(
         title=escape(title),
         lead=escape(_lead(layouts)),
-        follows="a stripe" if all(layout.stripes for layout in layouts) else "a microbatch",
+        follows=_follows(layouts),
         style=_resource("page.css"),
         summary=_summary(layouts),
         data=_json(_data(layouts)),
@@ -73,7 +73,15 @@ def _lead(layouts: Sequence[Layout]) -> str:
     events = sum(len(layout.timeline.events) for layout in layouts)
     if len(layouts) == 1:
         return f"{layouts[0].timeline.name}, {layouts[0].caption}; {events:,} events"
-    return f"{len(layouts)} schedules on one time axis; {events:,} events"
+    what = "loops" if all(layout.instructions for layout in layouts) else "schedules"
+    return f"{len(layouts)} {what} on one time axis; {events:,} events"
+
+
+def _follows(layouts: Sequence[Layout]) -> str:
+    """What stays bright with the event that is picked."""
+    if all(layout.instructions for layout in layouts):
+        return "an instruction"
+    return "a stripe" if all(layout.stripes for layout in layouts) else "a microbatch"
 
 
 def _data(layouts: Sequence[Layout]) -> dict[str, Any]:
@@ -110,6 +118,7 @@ def _timeline(layout: Layout) -> dict[str, Any]:
         "caption": layout.caption,
         "devices": timeline.devices,
         "stripes": layout.stripes,
+        "instructions": layout.instructions,
         "repeats": layout.repeats,
         "makespan": timeline.makespan_s,
         "lanes": [[[at[id(e)] for e in lane] for lane in lanes] for lanes in layout.lanes],
@@ -139,12 +148,13 @@ def _short(seconds: float) -> float:
     return float(f"{seconds:.10g}")
 
 
+_EXPOSED = "on a link, not computing"
 _NOTES = {
     "Schedule": "",
     "Step": "work and bubble",
     "Bubble": "of the longest stage",
     "Whole-step bubble": "if all stages end together",
-    "Exposed transfer": "on a link, not computing",
+    "Exposed transfer": _EXPOSED,
     "Peak activations": "chunks a stage holds",
 }
 
@@ -154,12 +164,14 @@ def _summary(layouts: Sequence[Layout]) -> str:
     notes = _NOTES
     if all(layout.stripes for layout in layouts):
         notes = {"Collective": "", "Time": "until the last packet has arrived"}
+    if all(layout.instructions for layout in layouts):
+        notes = {"Loop": "", "Trip": "computing and not", "Exposed transfer": _EXPOSED}
     head = "".join(
         f'<th scope="col">{name}<small>{note}</small></th>' for name, note in notes.items()
     )
     longest_s = max(layout.timeline.makespan_s for layout in layouts) or 1.0
     body = "".join(_summary_row(layout, layouts[0].timeline, longest_s) for layout in layouts)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<table class="summary"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _summary_row(layout: Layout, first: Timeline, longest_s: float) -> str:
@@ -167,11 +179,16 @@ def _summary_row(layout: Layout, first: Timeline, longest_s: float) -> str:
     work = timeline.makespan_s - timeline.makespan_bubble_s
     shares = (work / longest_s, timeline.makespan_bubble_s / longest_s)
     bars = "".join(f'<i style="width:{100 * share:.2f}%"></i>' for share in shares)
-    step = _difference(timeline, first)
+    # Trips of two loops are no two ways of doing the same.
+    step = "" if layout.instructions else _difference(timeline, first)
     if not layout.stripes:
         step += f'<span class="share" aria-hidden="true">{bars}</span>'
-    cells = [("Step", time_text(timeline.makespan_s), step)]
-    if not layout.stripes:
+    name = "Trip" if layout.instructions else "Time" if layout.stripes else "Step"
+    cells = [(name, time_text(timeline.makespan_s), step)]
+    exposed = ("Exposed transfer", time_text(timeline.exposed_transfer_s), "")
+    if layout.instructions:
+        cells.append(exposed)
+    elif not layout.stripes:
         cells += [
             ("Bubble", time_text(timeline.bubble_s), _rate(timeline.bubble_rate)),
             (
@@ -179,7 +196,7 @@ def _summary_row(layout: Layout, first: Timeline, longest_s: float) -> str:
                 time_text(timeline.makespan_bubble_s),
                 _rate(timeline.makespan_bubble_rate),
             ),
-            ("Exposed transfer", time_text(timeline.exposed_transfer_s), ""),
+            exposed,
             ("Peak activations", counts_text(timeline.peak_activations), ""),
         ]
     body = "".join(

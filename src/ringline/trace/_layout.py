@@ -118,8 +118,15 @@ class Layout:
         return "SEND" in self.transfer_kinds
 
     @property
+    def instructions(self) -> bool:
+        """Whether this is of a compiled program, whose events belong to no microbatch."""
+        return all(event.part < 0 for event in self.timeline.events)
+
+    @property
     def caption(self) -> str:
         """Stages, microbatches and repeats in words."""
+        if self.instructions:
+            return "the program of every device"
         what = "devices" if self.stripes or not any(self.rows) else "stages"
         words = [f"{self.timeline.devices} {what}"]
         if any(self.rows) and not self.stripes:

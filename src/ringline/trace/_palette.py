@@ -22,6 +22,10 @@ _BASE: dict[str, dict[Theme, str]] = {
     "SEND_F": {"light": "#1668ad", "dark": "#3f93dd"},
     "SEND_B": {"light": "#c98407", "dark": "#eeab33"},
     "REDUCE": {"light": "#5b6470", "dark": "#9aa4b2"},
+    # Instructions of a compiled program; its transfers take the other colour.
+    "fusion": {"light": "#5b6470", "dark": "#9aa4b2"},
+    "conditional": {"light": "#cf5a1b", "dark": "#e57a41"},
+    "while": {"light": "#10876a", "dark": "#2fae8c"},
 }
 _OTHER: dict[Theme, str] = {"light": "#a2497d", "dark": "#cf7fae"}
 _NAMES = {

@@ -66,7 +66,9 @@ function drawPanel(panel) {
   context.clip();
   drawRows(context, panel, place);
   const followed = state.picked?.panel.events[state.picked.id].number;
-  for (const track of panel.tracks) drawTrack(context, track, place, followed);
+  for (const track of panel.tracks) {
+    drawTrack(context, track, place, followed, panel.timeline.instructions);
+  }
   drawEnd(context, panel, place);
   if (state.arrows) drawArrows(context, panel, place);
   for (const mark of [state.picked, state.hovered]) {
@@ -110,10 +112,10 @@ function drawLabels(context, panel, place) {
   context.textBaseline = "middle";
   context.font = "500 12.5px system-ui, sans-serif";
   for (const row of panel.rows) {
-    const name = row.bare || panel.timeline.stripes ? "device" : "stage";
     const middle = row.y + (row.bare ? row.height : ROW) / 2;
     context.fillStyle = colors.soft;
-    const text = place.left < 40 ? `${row.device}` : `${name} ${row.device}`;
+    const number = panel.timeline.instructions ? "" : `${row.device}`;
+    const text = place.left < 40 ? number : rowName(panel.timeline, row);
     context.fillText(text, place.left < 40 ? 6 : 2, middle);
   }
 }
@@ -132,7 +134,7 @@ function drawRows(context, panel, place) {
 }
 
 // Cells, then their texts: changing the font or colour costs more than a rectangle.
-function drawTrack(context, track, place, followed) {
+function drawTrack(context, track, place, followed, instructions) {
   const { events, y, height } = track;
   const texts = [];
   let painted = -Infinity, last = null;
@@ -165,24 +167,36 @@ function drawTrack(context, track, place, followed) {
     }
     if (height > 12 && wide >= 8) texts.push([event, x, wide - gap, color, dim]);
   }
-  for (const small of [false, true]) drawTexts(context, track, place, texts, small);
+  for (const small of instructions ? [true] : [false, true]) {
+    drawTexts(context, track, place, texts, small, instructions);
+  }
   context.globalAlpha = 1;
 }
 
-// The microbatch or stripe in the middle of what is visible of a cell, its text form at the left if it fits.
-function drawTexts(context, track, place, texts, small) {
+// The microbatch or stripe in the middle of what is visible of a cell, its text form at the left
+// if it fits. An instruction has its name alone, as much of it as fits.
+function drawTexts(context, track, place, texts, small, instructions) {
   const middle = track.y + track.height / 2 + 0.5;
   context.textBaseline = "middle";
   context.textAlign = small ? "left" : "center";
   context.font = small ? "10.5px system-ui, sans-serif" : "600 12.5px system-ui, sans-serif";
   for (const [event, x, wide, color, dim] of texts) {
     const from = Math.max(x, place.left), room = Math.min(x + wide, place.width) - from;
-    const text = small ? event.label : `${event.number}`;
-    if (small ? room < 88 || track.link : room < 7.2 * text.length + 1.5) continue;
+    const text = instructions ? shortened(context, event.label, room - 12)
+      : small ? event.label : `${event.number}`;
+    if (!text || (small && track.link)) continue;
+    if (!instructions && room < (small ? 88 : 7.2 * text.length + 1.5)) continue;
     context.globalAlpha = (dim ? 0.3 : 1) * (small ? 0.78 : 1);
     context.fillStyle = color.text;
     context.fillText(text, small ? from + 6 : from + room / 2, middle);
   }
+}
+
+function shortened(context, text, room) {
+  const wide = context.measureText(text).width;
+  if (wide <= room) return text;
+  const letters = Math.floor((text.length * room) / wide) - 1;
+  return letters < 4 ? "" : `${text.slice(0, letters)}…`;
 }
 
 function drawEnd(context, panel, place) {

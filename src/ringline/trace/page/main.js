@@ -278,6 +278,8 @@ function start() {
     listen(panel);
   }
   document.getElementById("columns").hidden = panels.length < 2;
+  document.getElementById("arrows").hidden = !panels.some((panel) =>
+    panel.tracks.some((track) => !track.link && track.events.some((event) => event.flows)));
   const click = (id, action) => document.getElementById(id).addEventListener("click", action);
   click("in", () => zoom(1.5));
   click("out", () => zoom(1 / 1.5));

@@ -36,7 +36,7 @@ function buildPanel(timeline) {
     event.end = event.start + event.duration;
     event.kind = timeline.kinds[event.kind];
     event.reason = timeline.reasons[event.reason];
-    event.number = timeline.stripes ? event.index : event.part;
+    event.number = timeline.instructions ? i : timeline.stripes ? event.index : event.part;
     return event;
   });
   for (const [made, sent, read] of timeline.flows) {
@@ -87,11 +87,14 @@ function reasonText(reason) {
 }
 
 function describe(event, timeline) {
-  const what = timeline.stripes
-    ? `piece ${event.part} of stripe ${event.index}` : `microbatch ${event.part}`;
-  const title = `${data.names[event.kind] ?? event.kind}, ${what}`;
+  const what = timeline.instructions ? ""
+    : timeline.stripes ? `, piece ${event.part} of stripe ${event.index}`
+    : `, microbatch ${event.part}`;
+  const title = `${data.names[event.kind] ?? event.kind}${what}`;
   const facts = [];
-  if (event.peer < 0 && timeline.stripes) {
+  if (timeline.instructions) {
+    // Which device does not matter: all run the same.
+  } else if (event.peer < 0 && timeline.stripes) {
     facts.push(["device", `${event.device}`]);
   } else if (event.peer < 0) {
     const repeat = timeline.repeats > 1
@@ -109,6 +112,11 @@ function describe(event, timeline) {
   return { title: `${event.label} · ${title}`, facts };
 }
 
+function rowName(timeline, row) {
+  if (timeline.instructions) return "device";
+  return `${row.bare || timeline.stripes ? "device" : "stage"} ${row.device}`;
+}
+
 // Why a stage computes nothing at `time`: what the next computation of its row waits for.
 function describeIdle(track, time, timeline) {
   const next = firstAfter(track.events, time);
@@ -118,7 +126,7 @@ function describeIdle(track, time, timeline) {
   const facts = [["start", timeText(start)], ["duration", timeText(end - start)]];
   if (after?.wait > 0) facts.push(["waits", `for ${reasonText(after.reason)}`]);
   if (after) facts.push(["then", after.label]);
-  return { title: `${timeline.stripes ? "device" : "stage"} ${track.device} is idle${after ? "" : " until the end"}`, facts };
+  return { title: `${rowName(timeline, track)} is idle${after ? "" : " until the end"}`, facts };
 }
 
 const panels = data.timelines.map(buildPanel);
