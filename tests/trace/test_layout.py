@@ -57,6 +57,12 @@ def test_caption():
     assert Layout(program()).caption == "the program of every device"
 
 
+def test_the_links_of_every_device_of_a_ring_are_in_the_same_order():
+    step = simulate_collective(all_gather(Ring(4)), 1 << 12, mover=mover("wormhole-ethernet"))
+    peers = [[peer for peer, _ in links] for links in Layout(step.timeline).links]
+    assert peers == [[1, 3], [2, 0], [3, 1], [0, 2]]
+
+
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="expected at least one timeline"):
         as_layouts([])

@@ -3,6 +3,8 @@ from xml.etree import ElementTree
 import pytest
 from trace_helpers import circular_step, gather, linear_step, split_step
 
+from ringline.schedule import zero_bubble_h1
+from ringline.simulate import simulate
 from ringline.trace import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,6 +27,15 @@ def test_timelines_share_their_scale():
     idle = [float(r.attrib["width"]) for r in root.iter(f"{SVG}rect") if r.get("class") == "idle"]
     ratio = circular_step().makespan_s / linear_step().makespan_s
     assert idle[4] / idle[0] == pytest.approx(ratio, rel=1e-3)
+
+
+def test_numbers_of_two_digits_are_drawn_where_those_of_one_are():
+    text = svg(
+        simulate(zero_bubble_h1(8, 24), forward_s=1, input_gradient_s=1, weight_gradient_s=1)
+    )
+    numbers = [t.text for t in ElementTree.fromstring(text).iterfind(f"{SVG}g/{SVG}text")]
+    assert len(numbers) == 3 * 8 * 24
+    assert numbers.count("9") == numbers.count("23") == 3 * 8
 
 
 def test_names_are_escaped():

@@ -33,7 +33,10 @@ class Layout:
     @cached_property
     def links(self) -> tuple[tuple[Link, ...], ...]:
         """Per device, the (peer, channel) of its outgoing transfers that last any time."""
-        return tuple(tuple(sorted(transfers)) for transfers in self._transfers)
+        return tuple(
+            tuple(sorted(transfers, key=lambda link: self._from(device, link)))
+            for device, transfers in enumerate(self._transfers)
+        )
 
     @cached_property
     def lanes(self) -> tuple[tuple[tuple[Event, ...], ...], ...]:
@@ -45,11 +48,15 @@ class Layout:
         """
         return tuple(
             _packed(
-                [lane for link in sorted(transfers) for lane in _apart(transfers[link])],
+                [lane for link in links for lane in _apart(transfers[link])],
                 share=bool(row),
             )
-            for transfers, row in zip(self._transfers, self.rows)
+            for links, transfers, row in zip(self.links, self._transfers, self.rows)
         )
+
+    def _from(self, device: int, link: Link) -> Link:
+        """Places of a device's links: to itself, to the next device, on to the one before it."""
+        return (link[0] - device) % self.timeline.devices, link[1]
 
     @cached_property
     def _transfers(self) -> list[dict[Link, list[Event]]]:

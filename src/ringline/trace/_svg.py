@@ -109,8 +109,10 @@ def _cell(event: Event, layout: Layout, left: float, y: float, scale: float) -> 
     number = str(event.part)
     gap = min(1.0, width / 4)
     text = ""
-    if width >= 6.5 * len(number) + 2:
-        text = f'<text x="{x + width / 2:.2f}" y="{y + 17.5:g}">{number}</text>'
+    narrow = width < 6.5 * len(number) + 2
+    if width >= 5 * len(number) + 0.5:
+        how, down = (' class="narrow"', 16.5) if narrow else ("", 17.5)
+        text = f'<text{how} x="{x + width / 2:.2f}" y="{y + down:g}">{number}</text>'
     title = f"{event.label}: {name_of(event.kind)} of microbatch {event.part}, chunk {event.index}"
     return (
         f'<g class="{event.kind}{repeat}"><title>{escape(title)}, at {time_text(event.start_s)} '
@@ -158,7 +160,8 @@ def _legend(body: list[str], layouts: Sequence[Layout], top: float) -> None:
 def _style(layouts: Sequence[Layout]) -> str:
     common = (
         ".name{font-size:15px;font-weight:650}.soft{font-size:12px}.label{font-size:12px}"
-        "g text{font-size:11.5px;text-anchor:middle}.tick{text-anchor:middle;font-size:11px}"
+        "g text{font-size:11.5px;text-anchor:middle}g .narrow{font-size:8px}"
+        ".tick{text-anchor:middle;font-size:11px}"
     )
     light, dark = (_theme(layouts, theme) for theme in THEMES)
     return f"{common}{light}@media(prefers-color-scheme:dark){{{dark}}}"

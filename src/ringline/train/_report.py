@@ -63,18 +63,11 @@ def plot_loss(result: RunResult, path: Path) -> None:
     axes.axhline(result.unigram_entropy, color="#8a8a8a", linestyle="--", linewidth=1.2)
     _note(axes, result.unigram_entropy, f"byte frequencies alone {result.unigram_entropy:.2f}")
     if result.eval_loss is not None:
-        axes.plot(steps[-1], result.eval_loss, "o", color="#c1440e", markersize=7, zorder=5)
-        axes.annotate(
-            f"held-out {result.eval_loss:.2f}",
-            (steps[-1], result.eval_loss),
-            xytext=(-6, -34),
-            textcoords="offset points",
-            ha="right",
-            color="#c1440e",
-        )
+        label = f"held-out {result.eval_loss:.2f}"
+        axes.plot(steps[-1:], [result.eval_loss], "o", color="#c1440e", markersize=7, label=label)
     low = min([*losses, result.eval_loss or np.inf, result.unigram_entropy])
-    # The first steps fall steeply from far above: what they come down to is of interest.
-    high = max(result.unigram_entropy + 0.8, losses[-1] + 0.5)
+    # The first tenth falls steeply from far above: what it comes down to is of interest.
+    high = max(result.unigram_entropy + 0.8, losses[-1] + 0.5, losses[len(losses) // 10] + 0.1)
     axes.set_ylim(max(0, low - 0.35), high)
     axes.set_xlabel("step")
     axes.set_ylabel("loss, nats per byte")

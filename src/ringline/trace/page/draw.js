@@ -167,25 +167,30 @@ function drawTrack(context, track, place, followed, instructions) {
     }
     if (height > 12 && wide >= 8) texts.push([event, x, wide - gap, color, dim]);
   }
-  for (const small of instructions ? [true] : [false, true]) {
-    drawTexts(context, track, place, texts, small, instructions);
-  }
+  const forms = instructions ? ["name"] : ["number", "narrow", "label"];
+  for (const form of forms) drawTexts(context, track, place, texts, form);
   context.globalAlpha = 1;
 }
 
 // The microbatch or stripe in the middle of what is visible of a cell, its text form at the left
-// if it fits. An instruction has its name alone, as much of it as fits.
-function drawTexts(context, track, place, texts, small, instructions) {
+// if it fits. A number that does not fit is drawn narrower. An instruction has its name alone, as
+// much of it as fits.
+const FONTS = { number: "600 12.5px", narrow: "600 9px", label: "10.5px", name: "10.5px" };
+
+function drawTexts(context, track, place, texts, form) {
+  const small = form === "label" || form === "name";
   const middle = track.y + track.height / 2 + 0.5;
   context.textBaseline = "middle";
   context.textAlign = small ? "left" : "center";
-  context.font = small ? "10.5px system-ui, sans-serif" : "600 12.5px system-ui, sans-serif";
+  context.font = `${FONTS[form]} system-ui, sans-serif`;
   for (const [event, x, wide, color, dim] of texts) {
     const from = Math.max(x, place.left), room = Math.min(x + wide, place.width) - from;
-    const text = instructions ? shortened(context, event.label, room - 12)
-      : small ? event.label : `${event.number}`;
-    if (!text || (small && track.link)) continue;
-    if (!instructions && room < (small ? 88 : 7.2 * text.length + 1.5)) continue;
+    if (small && track.link) continue;
+    const number = `${event.number}`, fits = room >= 7.2 * number.length + 1.5;
+    if (form === "number" ? !fits : form === "narrow" && (fits || room < 5.2 * number.length + 1)) continue;
+    if (form === "label" && room < 88) continue;
+    const text = form === "name" ? shortened(context, event.label, room - 12)
+      : small ? event.label : number;
     context.globalAlpha = (dim ? 0.3 : 1) * (small ? 0.78 : 1);
     context.fillStyle = color.text;
     context.fillText(text, small ? from + 6 : from + room / 2, middle);
