@@ -30,7 +30,7 @@ def _cases():
 
 def _rows(name: str) -> list[dict[str, str]]:
     path = ORACLES / name
-    return list(csv.DictReader(path.open())) if path.exists() else []
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
 
 
 CASES = [pytest.param(path, row, id=name) for name, path, row in _cases() if path.exists()]
