@@ -234,9 +234,11 @@ def _print(
         )
     console.print(
         f"{flags.collective} on a {flags.topology} of {flags.devices}, {flags.directions} "
-        f"direction(s), {flags.channels} channel(s); {hardware.name}, packets of "
+        f"direction{'s' * (flags.directions > 1)}, {flags.channels} "
+        f"channel{'s' * (flags.channels > 1)}; {hardware.name}, packets of "
         f"{hardware.packet_bytes} B, {hardware.sender_slots} sender and "
-        f"{hardware.receiver_slots} receiver slots, {flags.injection}, {flags.forwarding}"
+        f"{hardware.receiver_slots} receiver slots, {flags.injection}, {flags.forwarding}",
+        soft_wrap=True,
     )
     console.print(table)
     if any(row.extrapolated for row in rows):
