@@ -159,11 +159,12 @@ def loops_from(monkeypatch):
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize(("directions", "unroll"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("devices", [7, 8])
 def test_permutes_with_loops_give_what_they_give_without(
-    devices, directions, channels, platform, loops_from, monkeypatch
+    devices, directions, unroll, channels, platform, loops_from, monkeypatch
 ):
+    monkeypatch.setattr(_steps, "_UNROLL", unroll)
     for module in ("_permute", "_bits"):
         monkeypatch.setattr(f"ringline.collectives.{module}.platform", lambda: platform)
     random = np.random.default_rng(0)
@@ -180,7 +181,8 @@ def test_permutes_with_loops_give_what_they_give_without(
             partial(with_permutes, directions=directions, channels=channels), devices
         )
         text = function.lower(given).as_text()
-        found.append((text.count("collective_permute"), function(given)))
+        found.append((text.count("stablehlo.while"), function(given)))
     (looped, got), (written_out, want) = found
-    assert looped < written_out
+    # In two directions the sums of so few devices have nothing to repeat.
+    assert looped >= written_out + (5 if directions == 1 else 3)
     jax.tree.map(lambda a, b: assert_same_bits(a, np.asarray(b)), got, want)

@@ -279,7 +279,7 @@ def test_dualpipe_is_read_as_two_pipelines():
 
 def _paper_rows() -> list[dict[str, str]]:
     path = ORACLES / "paper_tables" / "zero_bubble_inputs_and_bubble_rates.csv"
-    return list(csv.DictReader(path.open())) if path.exists() else []
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
 
 
 # Hidden size and heads of the models of arXiv 2401.10241, table 3; all of sequence 1024.

@@ -22,6 +22,8 @@ from ringline.schedule import CollectiveSchedule
 
 # Fewer steps are written out: they compile fast, and the compiler may move what is between them.
 _MIN_REPEATS = 16
+# Two at a time: what comes in one turn and goes on in the next is not copied.
+_UNROLL = 2
 
 _STATIC = {"static": True}
 _Pieces = tuple[int, int]
@@ -68,8 +70,7 @@ class Steps(NamedTuple, Generic[T]):
             def turn(repeat: Array, state: State, instructions=instructions, row=row) -> State:
                 return once(instructions, state, partial(read, row, repeat=repeat))
 
-            # Two at a time: what comes in one turn and goes on in the next is not copied.
-            state = lax.fori_loop(0, repeats, turn, state, unroll=2)
+            state = lax.fori_loop(0, repeats, turn, state, unroll=_UNROLL)
         return state
 
 

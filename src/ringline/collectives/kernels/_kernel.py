@@ -128,14 +128,12 @@ def rows_of(first: Any, pieces: int, height: int) -> Any:
 
 def signal(semaphore: Any, device: dict[AxisName, Any]) -> None:
     """Count up a semaphore of another device."""
-    pl.semaphore_signal(semaphore, device_id=device, device_id_type=pl.DeviceIdType.MESH)
+    pl.semaphore_signal(semaphore, device_id=device)
 
 
 def start_remote(source: Any, place: Any, send: Any, receive: Any, device: dict) -> None:
     """Start the copy of `source` to `place` of another device, whose semaphore it counts up."""
-    pltpu.make_async_remote_copy(
-        source, place, send, receive, device_id=device, device_id_type=pl.DeviceIdType.MESH
-    ).start()
+    pltpu.make_async_remote_copy(source, place, send, receive, device_id=device).start()
 
 
 def wait_for(what: Any, semaphore: Any) -> None:
