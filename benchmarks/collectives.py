@@ -60,7 +60,8 @@ def main() -> None:
         "rows": rows,
     }
     base = f"{operation.name.replace('-', '_')}_{flags.implementation}"
-    name = f"{base}_{jax.default_backend()}{DEVICES}{'_malloc' if malloc else ''}_{today}"
+    allocator = "_hugepages" if "GLIBC_TUNABLES" in malloc else "_malloc" if malloc else ""
+    name = f"{base}_{jax.default_backend()}{DEVICES}{allocator}_{today}"
     (flags.out / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     (flags.out / f"{name}.md").write_text(_table(document))
 
