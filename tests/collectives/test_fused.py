@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from collective_cases import FORMS, assert_same_bits, form_id, mesh_of, on_devices
 from jax import lax
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import ringline
@@ -47,6 +48,32 @@ def operands(devices, x_shape, columns, dtype="float32", seed=0):
 
 def wide(y):
     return np.asarray(y).astype(np.float64)
+
+
+@few_forms
+def test_inside_automatic_axes(form):
+    """shard_map over one mesh axis with the other one left to the compiler."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    (x,), (w,) = operands(1, (4, 6), 8)
+
+    def function(gather, scatter):
+        def body(x, w):
+            return scatter(gather(x, w), w.T)
+
+        mapped = jax.shard_map(
+            body, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"}
+        )
+        return jax.jit(jax.value_and_grad(lambda x, w: (mapped(x, w) ** 2).sum(), (0, 1)))(x, w)
+
+    got = function(
+        lambda x, w: ringline.all_gather_matmul(x, w, "x", **form),
+        lambda x, w: ringline.matmul_reduce_scatter(x, w, "x", **form),
+    )
+    want = function(
+        lambda x, w: lax.all_gather(x, "x", axis=0, tiled=True) @ w,
+        lambda x, w: lax.psum_scatter(x @ w, "x", scatter_dimension=0, tiled=True),
+    )
+    jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 @forms

@@ -1,4 +1,4 @@
-"""Rings and lines of 40 emulated devices, in a process of their own: loops as users get them."""
+"""Rings and lines of 40 emulated devices, in a process of their own: written out, and as loops."""
 
 import os
 import subprocess
@@ -18,8 +18,10 @@ PROGRAM = textwrap.dedent("""
     from jax.sharding import PartitionSpec as P
 
     import ringline
+    from ringline.collectives import _steps
 
     topology, directions, channels = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _steps.platform = lambda: sys.argv[4]
     mesh = jax.sharding.Mesh(jax.devices(), ("x",))
     n = mesh.size
     form = {"axis_name": "x", "topology": topology, "directions": directions,
@@ -57,17 +59,23 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("topology", "directions", "channels"),
-    [("ring", 1, 1), ("ring", 2, 1), ("ring", 2, 2), ("line", 2, 1)],
+    ("topology", "directions", "channels", "platform"),
+    [
+        ("ring", 1, 1, "tpu"),
+        ("ring", 2, 1, "tpu"),
+        ("ring", 2, 2, "tpu"),
+        ("ring", 2, 1, "cpu"),
+        ("line", 2, 1, "tpu"),
+    ],
 )
-def test_40_devices_agree_with_numpy(topology, directions, channels):
+def test_40_devices_agree_with_numpy(topology, directions, channels, platform):
     flags = f"--xla_force_host_platform_device_count={DEVICES}"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, topology, str(directions), str(channels)],
+        [sys.executable, "-c", PROGRAM, topology, str(directions), str(channels), platform],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split("\n")[0] == str([topology == "ring"] * 6)
+    assert done.stdout.split("\n")[0] == str([(topology, platform) == ("ring", "tpu")] * 6)

@@ -118,7 +118,10 @@ def test_kernels_with_loops_give_what_permutes_give(form, monkeypatch, capsys):
 
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("devices", [40, 64, 128])
-def test_permutes_do_not_grow_with_the_devices_of_a_ring(devices, directions):
+def test_permutes_do_not_grow_with_the_devices_of_a_ring(devices, directions, monkeypatch):
+    emulated = gather_steps(all_gather(Ring(devices), directions=directions))
+    assert {section.repeats for section in emulated.sections} == {1}
+    monkeypatch.setattr(_steps, "platform", lambda: "tpu")
     for steps in (
         gather_steps(all_gather(Ring(devices), directions=directions)),
         sum_steps(reduce_scatter(Ring(devices), directions=directions)),
@@ -140,31 +143,16 @@ def with_permutes(given, **form):
     )
 
 
-@pytest.fixture
-def loops_from(monkeypatch):
-    """Lets permutes whose steps are alike become loops from so many on."""
-
-    def forget():
-        for steps in (gather_steps, sum_steps):
-            steps.cache_clear()
-
-    def loops_from(repeats):
-        monkeypatch.setattr(_steps, "_MIN_REPEATS", repeats)
-        forget()
-
-    monkeypatch.setattr(_permute, "_MAX_CONCATENATE_DEVICES", 1)
-    yield loops_from
-    forget()
-
-
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize(("directions", "unroll"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("devices", [7, 8])
 def test_permutes_with_loops_give_what_they_give_without(
-    devices, directions, unroll, channels, platform, loops_from, monkeypatch
+    devices, directions, unroll, channels, platform, monkeypatch
 ):
     monkeypatch.setattr(_steps, "_UNROLL", unroll)
+    monkeypatch.setattr(_steps, "platform", lambda: "tpu")
+    monkeypatch.setattr(_permute, "_MAX_CONCATENATE_DEVICES", 1)
     for module in ("_permute", "_bits"):
         monkeypatch.setattr(f"ringline.collectives.{module}.platform", lambda: platform)
     random = np.random.default_rng(0)
@@ -176,7 +164,7 @@ def test_permutes_with_loops_give_what_they_give_without(
     )
     found = []
     for repeats in (2, 100):
-        loops_from(repeats)
+        monkeypatch.setattr(_steps, "_MIN_REPEATS", repeats)
         function = on_devices(
             partial(with_permutes, directions=directions, channels=channels), devices
         )

@@ -4,11 +4,11 @@ arrivals in place.
 Two ways to place them. *Concatenate*: every device has its own order of arrivals, so one
 concatenation per device is compiled and `jax.lax.switch` takes the one to run: each byte is
 written once. *Update*: each arrival is written into the output at an offset looked up by device:
-one code for all devices, so compile time does not grow with their square, and large shards go
-slab by slab, so that few arrivals are held.
+one code for all devices, over many of which a ring's steps are a loop, and large shards go slab by
+slab, so that few arrivals are held.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -20,10 +20,9 @@ from jax import Array, lax
 from ringline.collectives._bits import carried_as, no_change, platform
 from ringline.collectives._memory import keeps_memory
 from ringline.collectives._plan import Permute, plan_permutes
-from ringline.collectives._steps import GatherStep, Value, gather_steps
+from ringline.collectives._steps import AxisName, GatherStep, Value, gather_steps
 from ringline.schedule import CollectiveSchedule
 
-AxisName = str | tuple[str, ...]
 Assembly = Literal["concatenate", "update"]
 
 # A switch over n concatenations of n arrivals compiles for half a minute at n = 64.
@@ -100,15 +99,16 @@ def permute_gather_each(
         schedule: the sends.
     """
     to_bits, from_bits = carried_as(x.dtype)
-    like = jax.eval_shape(each, x)
-    shape = list(like.shape)
+    one = jax.eval_shape(each, x)
+    shape = list(one.shape)
     shape[axis] *= schedule.stripes
     where = _Where(rows_at(x.shape[cut], schedule.pieces), x.shape[axis], axis, cut)
 
     def put(out: Array, came: Array, number: Any, first: int) -> Array:
         return where.write(out, each(from_bits(came)), number, first)
 
-    return _run(to_bits(x), _empty(shape, like), where, put, axis_name, schedule)
+    out = _empty(shape, one.dtype, one.manual_axis_type.varying)
+    return _run(to_bits(x), out, where, put, axis_name, schedule)
 
 
 def rows_at(rows: int, pieces: int) -> tuple[int, ...]:
@@ -233,7 +233,7 @@ def _update(
         return _run(stripe, out, where, where.write, axis_name, schedule, in_steps=in_steps)
 
     if out is None or to_bits is not no_change:
-        out = _empty(shape, to_bits(x))
+        out = _empty(shape, to_bits(x).dtype, jax.typeof(x).manual_axis_type.varying)
     return slab(0, out) if slabs == 1 else lax.fori_loop(0, slabs, slab, out)
 
 
@@ -254,8 +254,7 @@ def _slabs(x: Array, axis: int, cut: int) -> tuple[int, int]:
     return dim, next((count for count in counts if x.shape[dim] % count == 0), 1)
 
 
-def _empty(shape: Sequence[int], like: Array) -> Array:
-    """An array to be written whole, of the type of `like`, varying over the same mesh axes."""
-    out = lax.empty(tuple(shape), like.dtype)
-    varying = tuple(jax.typeof(like).manual_axis_type.varying)
-    return lax.pcast(out, varying, to="varying") if varying else out
+def _empty(shape: Sequence[int], dtype: Any, varying: Collection[str]) -> Array:
+    """An array to be written whole, that varies over some mesh axes."""
+    out = lax.empty(tuple(shape), dtype)
+    return lax.pcast(out, tuple(varying), to="varying") if varying else out

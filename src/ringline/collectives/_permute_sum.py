@@ -9,7 +9,7 @@ from jax import Array, lax
 from ringline.collectives._bits import carried_as
 from ringline.collectives._permute import AxisName, rows_at
 from ringline.collectives._steps import SumStep, Term, Value, sum_steps
-from ringline.collectives._sum_plan import Run, plan_sums
+from ringline.collectives._sum_plan import Run
 from ringline.schedule import CollectiveSchedule
 
 Block = Callable[[Array, int, int], Array]
@@ -69,7 +69,7 @@ def sum_blocks(
         schedule: the sends.
         dtype: of the result.
     """
-    steps, shares_terms = sum_steps(schedule), plan_sums(schedule).shares_terms
+    steps = sum_steps(schedule)
     sums = _Sums(rows_at(rows, schedule.pieces), cut, dtype, lax.axis_index(axis_name))
     made: dict[Term, Array] = {}
 
@@ -78,7 +78,7 @@ def sum_blocks(
             return made[term]
         stripe = jnp.int32(value(term.stripe))
         found = block(stripe, sums.rows[term.first], sums.rows[term.stop])
-        if shares_terms:
+        if steps.shares_terms:
             made[term] = found
         return found
 
@@ -87,7 +87,7 @@ def sum_blocks(
         totals = [
             sums.total(payload.runs, parts, arrivals) for payload, parts in zip(one.payloads, terms)
         ]
-        if shares_terms and len(totals) > 1:
+        if steps.shares_terms and len(totals) > 1:
             # Both directions start together: else TPU compilers, to hide one behind the term that
             # is computed for the other, run one after the other.
             totals = lax.optimization_barrier(totals)

@@ -53,7 +53,8 @@ def reduce_scatter(
     jvp, vmap, scan and remat; the transpose is `ringline.all_gather` over the same links,
     backwards. The sends, and the order of summation, are
     `ringline.schedule.reduce_scatter(topology, directions=..., channels=...)`: with `permute` the
-    bits of the sum follow from the order alone. Each addition rounds to the type of `x`.
+    bits of the sum follow from the terms and the order. Each addition rounds to the type of `x`,
+    but CPUs may add to a product, made in the same program, before that is rounded.
 
     Args:
         x: this device's array, or a pytree of them.

@@ -15,16 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ringline.collectives._bits import platform
 from ringline.collectives._plan import Permute, plan_permutes
 from ringline.collectives._sections import Number, Rows, Section, read, sections_of
 from ringline.collectives._sum_plan import Run, Sum, plan_sums
 from ringline.schedule import CollectiveSchedule
 
 # Fewer steps are written out: they compile fast, and the compiler may move what is between them.
+# On emulated devices all are: they too compile fast, and loops there copy and convert more.
 _MIN_REPEATS = 16
 # Two at a time: what comes in one turn and goes on in the next is not copied.
 _UNROLL = 2
 
+AxisName = str | tuple[str, ...]
 _STATIC = {"static": True}
 _Pieces = tuple[int, int]
 
@@ -35,17 +38,25 @@ Value = Callable[[Any], Any]
 
 
 class Steps(NamedTuple, Generic[T]):
-    """Sections of steps, the table of their numbers `[devices, numbers]`, arrivals to hold."""
+    """Sections of steps, and what they need.
+
+    Attributes:
+        sections: the steps; `held` of a step only makes those differ that hold other shapes.
+        table: of their numbers, `[devices, numbers]`.
+        held: how many arrivals a step holds.
+        shares_terms: of a reduction, whether some terms are part of two payloads.
+    """
 
     sections: tuple[Section[T], ...]
     table: np.ndarray
     held: int
+    shares_terms: bool = False
 
     def run(
         self,
         step: Callable[[T, State, Value], State],
         state: State,
-        axis_name: str | tuple[str, ...],
+        axis_name: AxisName,
     ) -> State:
         """Do all steps, each of which makes a state of the one before; inside `jax.shard_map`."""
         here = lax.axis_index(axis_name)
@@ -135,9 +146,22 @@ class SumStep:
     held: tuple[_Pieces, ...] = field(metadata=_STATIC)
 
 
-@lru_cache(maxsize=256)
 def gather_steps(schedule: CollectiveSchedule) -> Steps[GatherStep]:
     """The steps of a gather; the last only puts in place."""
+    return _gather_steps(schedule, _least_repeats())
+
+
+def sum_steps(schedule: CollectiveSchedule) -> Steps[SumStep]:
+    """The steps of a reduction: the first makes terms, the last makes the result."""
+    return _sum_steps(schedule, _least_repeats())
+
+
+def _least_repeats() -> int | None:
+    return None if platform() == "cpu" else _MIN_REPEATS
+
+
+@lru_cache(maxsize=256)
+def _gather_steps(schedule: CollectiveSchedule, least: int | None) -> Steps[GatherStep]:
     plan = plan_permutes(schedule)
     waiting = list(plan.placements())
     came, steps = 1, []
@@ -168,12 +192,11 @@ def gather_steps(schedule: CollectiveSchedule) -> Steps[GatherStep]:
         GatherStep(places, sends, _held(plan.arrivals[:came], held))
         for came, places, sends in steps
     ]
-    return _in_sections(made, schedule.devices, held)
+    return _in_sections(made, schedule.devices, held, least)
 
 
 @lru_cache(maxsize=256)
-def sum_steps(schedule: CollectiveSchedule) -> Steps[SumStep]:
-    """The steps of a reduction: the first makes terms, the last makes the result."""
+def _sum_steps(schedule: CollectiveSchedule, least: int | None) -> Steps[SumStep]:
     plan = plan_sums(schedule)
     sums, pairs = (*plan.sums, plan.result), (*plan.pairs, ())
     came, used, steps = 0, [0], []
@@ -188,7 +211,8 @@ def sum_steps(schedule: CollectiveSchedule) -> Steps[SumStep]:
         for payloads, terms, came in steps
     ]
     # A term that several steps share cannot stay over a loop's turns.
-    return _in_sections(made, schedule.devices, held, loops=not plan.shares_terms)
+    found = _in_sections(made, schedule.devices, held, None if plan.shares_terms else least)
+    return found._replace(shares_terms=plan.shares_terms)
 
 
 def _terms(sums: Sequence[Sum]) -> tuple[tuple[Term, ...], ...]:
@@ -211,8 +235,7 @@ def _held(came: Sequence[Any], held: int) -> tuple[_Pieces, ...]:
     return tuple((arrival.first, arrival.stop) for arrival in came[max(0, len(came) - held) :])
 
 
-def _in_sections(steps: Sequence[T], devices: int, held: int, *, loops: bool = True) -> Steps[T]:
+def _in_sections(steps: Sequence[T], devices: int, held: int, least: int | None) -> Steps[T]:
     rows = Rows(devices)
-    least = _MIN_REPEATS if loops else len(steps) + 1
-    sections = sections_of(steps, [least] * len(steps), rows)
+    sections = sections_of(steps, [least or len(steps) + 1] * len(steps), rows)
     return Steps(sections, rows.table(), held)
