@@ -182,7 +182,7 @@ def axis_devices(axis_name: AxisName, caller: str) -> int:
             "caller in jax.shard_map over a mesh with that axis"
         )
     names = axis_names(axis_name)
-    if not names or len(set(names)) < len(names):
+    if not names or any(names.count(name) > 1 for name in names):
         raise ValueError(
             f"axis_name must be a mesh axis or several different ones, got {axis_name!r}; use one "
             f"of {mesh.manual_axes}"
@@ -190,8 +190,8 @@ def axis_devices(axis_name: AxisName, caller: str) -> int:
     for name in names:
         if name not in mesh.axis_names:
             raise ValueError(
-                f"unknown axis name {name!r}, expected one of the mesh axes {mesh.manual_axes}; "
-                "change axis_name or the mesh"
+                f"unknown axis name {name!r}, expected one of the mesh axes {mesh.manual_axes}, or "
+                "a tuple of them; change axis_name or the mesh"
             )
         if name not in mesh.manual_axes:
             raise ValueError(
