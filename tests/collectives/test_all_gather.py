@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -234,7 +235,8 @@ def test_a_bad_option_is_refused_by_every_backend(form, message, implementation)
 
 def test_an_unknown_axis_name_is_refused():
     _refused(lambda x: ringline.all_gather(x, "y"), "unknown axis name 'y', expected one of")
-    _refused(lambda x: ringline.all_gather(x, ["x"]), "unknown axis name ['x'], expected one of")
+    listed: Any = ["x"]
+    _refused(lambda x: ringline.all_gather(x, listed), "unknown axis name ['x'], expected one of")
 
 
 def test_a_call_outside_shard_map_is_refused():

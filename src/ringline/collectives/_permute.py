@@ -107,7 +107,8 @@ def permute_gather_each(
     def put(out: Array, came: Array, number: Any, first: int) -> Array:
         return where.write(out, each(from_bits(came)), number, first)
 
-    out = _empty(shape, one.dtype, one.manual_axis_type.varying)
+    kind = one.manual_axis_type  # None where jax.shard_map checks nothing
+    out = _empty(shape, one.dtype, kind.varying if kind else ())
     return _run(to_bits(x), out, where, put, axis_name, schedule)
 
 
