@@ -15,6 +15,9 @@ import numpy as np
 
 _MAX_PERIOD = 64
 
+STATIC = {"static": True}
+"""Metadata of a field that is part of an instruction's form, and no number."""
+
 T = TypeVar("T")
 
 

@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from ringline.collectives._bits import platform
 from ringline.collectives._plan import Permute, plan_permutes
-from ringline.collectives._sections import Number, Rows, Section, read, sections_of
+from ringline.collectives._sections import STATIC, Number, Rows, Section, read, sections_of
 from ringline.collectives._sum_plan import Run, Sum, plan_sums
 from ringline.schedule import CollectiveSchedule
 
@@ -28,7 +28,6 @@ _MIN_REPEATS = 16
 _UNROLL = 2
 
 AxisName = str | tuple[str, ...]
-_STATIC = {"static": True}
 _Pieces = tuple[int, int]
 
 T = TypeVar("T")
@@ -99,8 +98,8 @@ class Place:
 
     which: Any
     number: Any
-    arrivals: tuple[int, ...] = field(metadata=_STATIC)
-    first: int = field(metadata=_STATIC)
+    arrivals: tuple[int, ...] = field(metadata=STATIC)
+    first: int = field(metadata=STATIC)
 
 
 @jax.tree_util.register_dataclass
@@ -109,8 +108,8 @@ class GatherStep:
     """What a gather sends, what it puts in place meanwhile, and the pieces of what it holds."""
 
     places: tuple[Place, ...]
-    permutes: tuple[Permute, ...] = field(metadata=_STATIC)
-    held: tuple[_Pieces, ...] = field(metadata=_STATIC)
+    permutes: tuple[Permute, ...] = field(metadata=STATIC)
+    held: tuple[_Pieces, ...] = field(metadata=STATIC)
 
 
 @jax.tree_util.register_dataclass
@@ -119,8 +118,8 @@ class Term:
     """A device's own term of some pieces of a stripe."""
 
     stripe: Any
-    first: int = field(metadata=_STATIC)
-    stop: int = field(metadata=_STATIC)
+    first: int = field(metadata=STATIC)
+    stop: int = field(metadata=STATIC)
 
 
 class Payload(NamedTuple):
@@ -142,8 +141,8 @@ class SumStep:
     """
 
     terms: tuple[tuple[Term, ...], ...]
-    payloads: tuple[Payload, ...] = field(metadata=_STATIC)
-    held: tuple[_Pieces, ...] = field(metadata=_STATIC)
+    payloads: tuple[Payload, ...] = field(metadata=STATIC)
+    held: tuple[_Pieces, ...] = field(metadata=STATIC)
 
 
 def gather_steps(schedule: CollectiveSchedule) -> Steps[GatherStep]:

@@ -8,13 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ringline.collectives._sections import Rows, Section, sections_of
+from ringline.collectives._sections import STATIC, Rows, Section, sections_of
 from ringline.collectives.kernels._plan import KernelPlan, Slabs, Step, What
 
 # Shorter runs are written out, their numbers as constants; but the code of a matmul is large.
 _MIN_REPEATS, _MIN_MATMULS = 8, 2
-
-_STATIC = {"static": True}
 
 
 @jax.tree_util.register_dataclass
@@ -40,9 +38,9 @@ class Copy:
     received: Any
     target: Any
     origin: Any
-    pieces: int = field(metadata=_STATIC)
-    remote: bool = field(metadata=_STATIC)
-    passes_on: bool = field(metadata=_STATIC)
+    pieces: int = field(metadata=STATIC)
+    remote: bool = field(metadata=STATIC)
+    passes_on: bool = field(metadata=STATIC)
 
 
 @jax.tree_util.register_dataclass
@@ -63,7 +61,7 @@ class Sum:
     first: Any
     at: Any
     addends: tuple[Addend, ...]
-    pieces: int = field(metadata=_STATIC)
+    pieces: int = field(metadata=STATIC)
 
 
 @jax.tree_util.register_dataclass
@@ -75,8 +73,8 @@ class Instruction:
     copy: Copy
     sums: tuple[Sum, ...]
     awaited: tuple["Instruction", ...]
-    what: What = field(metadata=_STATIC)
-    slabs: Slabs = field(metadata=_STATIC)
+    what: What = field(metadata=STATIC)
+    slabs: Slabs = field(metadata=STATIC)
 
     @property
     def in_one_slab(self) -> bool:

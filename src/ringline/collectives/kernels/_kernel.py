@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ringline.collectives._sections import Number, Rows, Section, read
+from ringline.collectives._steps import AxisName
 from ringline.collectives.kernels._instructions import (
     Entry,
     Instruction,
@@ -22,8 +23,6 @@ from ringline.collectives.kernels._instructions import (
     loops_of,
 )
 from ringline.collectives.kernels._plan import KernelPlan, Slabs
-
-AxisName = str | tuple[str, ...]
 
 
 class Code(NamedTuple):
